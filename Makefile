@@ -48,6 +48,11 @@ FUZZ_EXAMPLES ?= 5000
 fuzz: install
 	STARLING_FUZZ=$(FUZZ_EXAMPLES) $(BIN)/pytest -n 2 --timeout 3600 -k fuzz tests
 
+# All that was only run on a mock of a GPU (docs/gpu.md), on a real one: about ten minutes, and build/gpu-report.json to send.
+.PHONY: gpu-check
+gpu-check: install
+	$(BIN)/python benchmarks/gpu_check.py
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from machine import describe, spread
 
@@ -63,7 +62,7 @@ def work(order: dict[str, Any]) -> None:
     if order["rank"] is not None:
         store = dist.FileStore(order["file"], 2)  # type: ignore[attr-defined]
         meeting = RendezvousInfo(store, order["rank"], 2, timeout=60.0)
-        ranks["two"] = DistributedLearners(meeting, torch.device("cpu"), usage)
+        ranks["two"] = DistributedLearners(meeting, usage)
         ranks["apart"] = WithoutAllReduce(ranks["two"])
     print("ready", flush=True)
     for line in sys.stdin:

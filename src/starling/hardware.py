@@ -17,16 +17,17 @@ from pathlib import Path
 
 import torch
 
+from starling.config.device import DeviceConfig
 from starling.config.schema import Config
 from starling.errors import UserError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 CORES = "STARLING_CORES"
-DEVICES = ("cpu", "cuda")
+DEVICES: tuple[str, ...] = ("cpu", "cuda")
 """Device types for training; torch has others, such as meta, which computes nothing."""
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-AMPERE = 8  # the first compute capability with bfloat16 tensor cores
+VOLTA, AMPERE = 7, 8  # the first compute capabilities with tensor cores for float16, and for bfloat16
 _GROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 """Files with limit and usage of a control group, by the controller in /proc/self/cgroup (empty: version 2)."""
 BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
@@ -108,21 +109,91 @@ def _status(key: str) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def device(config: Config) -> torch.device:
-    """Return the device of a run; raise `UserError` if this machine does not have it."""
-    chosen = _known_device(config)
-    if lack := _lack(chosen):
-        raise UserError(f"device={config.device} was asked for, but {lack}; use device=cpu")
+def device(config: Config, rank: int = 0) -> torch.device:
+    """Return the device of a learner; raise `UserError` if this machine does not have it.
+
+    Learners that several GPUs are there for take one after the other.
+    """
+    chosen = _here("device", config.device.learner)
+    if chosen.type == "cuda" and chosen.index is None and config.learners > 1:
+        return torch.device("cuda", rank % torch.cuda.device_count())
     return chosen
+
+
+def actors_device(config: Config) -> torch.device:
+    """The device of policies beside envs: the CPU unless asked, since a context on a GPU is large."""
+    if config.runtime == "inline":
+        return device(config)
+    wanted = config.device.actors or _reserved(config, config.ray.actor.gpus)
+    return torch.device("cpu") if wanted is None else _here("device.actors", wanted)
+
+
+def evaluator_device(config: Config) -> torch.device:
+    """The device of the evaluator: as of actors, but on a cluster it has its own place."""
+    if config.runtime == "ray":
+        return torch.device(_reserved(config, config.ray.evaluator.gpus) or "cpu")
+    return actors_device(config)
+
+
+def inference_device(config: Config, rank: int = 0) -> torch.device:
+    """The device of the server for the actors of a learner."""
+    if config.device.inference is not None and config.runtime != "inline":
+        return _here("device.inference", config.device.inference)
+    if config.runtime == "ray":  # perhaps on another machine than the learner
+        return torch.device(_reserved(config, config.ray.inference.gpus) or "cpu")
+    return device(config, rank)
+
+
+def _reserved(config: Config, gpus: float) -> str | None:
+    """The device of a worker for which the cluster reserves so many GPUs."""
+    return "cuda" if config.runtime == "ray" and gpus > 0 else None
+
+
+def check_devices(config: Config) -> None:
+    """Raise `UserError` if this machine lacks a device that the run will use here."""
+    if config.runtime != "ray":
+        actors_device(config), inference_device(config)
+    if learns_elsewhere(config):
+        return
+    where = device(config)
+    if where.type != "cuda" or config.learners == 1 or config.device.backend == "gloo":
+        return
+    count, named = torch.cuda.device_count(), _known("device", config.device.learner).index is not None
+    if named or config.learners > count:
+        raise UserError(
+            f"learners={config.learners} need a GPU each, and device={config.device.learner} is"
+            f" {'one' if named else count} here: use fewer learners, or device.backend=gloo to let them share it"
+        )
+
+
+def learns_elsewhere(config: Config) -> bool:
+    """True if the learners are on nodes of a cluster."""
+    return config.runtime == "ray" and config.learners > 1 and config.ray.learner is not None
+
+
+def use_device(where: torch.device, config: Config) -> None:
+    """Prepare this thread to compute on a device."""
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+        if config.precision == "tf32":
+            torch.set_float32_matmul_precision("high")
 
 
 def on_device_here(config: Config, warn: Callable[[str], None]) -> Config:
     """Replace a missing device by `auto`, with a warning; for runs that are only loaded, not trained."""
-    if not (lack := _lack(_known_device(config))):
-        return config
-    here = config.model_copy(update={"device": "auto"})
-    warn(f"device={config.device} is the run's, but {lack}: using {device(here)}")
+    wanted = config.device.learner
+    lack = _lack(_known("device", wanted))
+    here = config.model_copy(update={"device": DeviceConfig(learner="auto" if lack else wanted)})
+    if lack:
+        warn(f"device={wanted} is the run's, but {lack}: using {device(here)}")
     return here
+
+
+def _here(key: str, wanted: str) -> torch.device:
+    chosen = _known(key, wanted)
+    if lack := _lack(chosen):
+        raise UserError(f"{key}={wanted} was asked for, but {lack}; use {key}=cpu")
+    return chosen
 
 
 def _lack(chosen: torch.device) -> str:
@@ -135,41 +206,56 @@ def _lack(chosen: torch.device) -> str:
     return f"torch sees {count} GPU(s), counted from 0" if (chosen.index or 0) >= count else ""
 
 
-def _known_device(config: Config) -> torch.device:
-    if config.device == "auto":
+def _known(key: str, wanted: str) -> torch.device:
+    if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen = torch.device(config.device)
+        chosen = torch.device(wanted)
     except RuntimeError:
-        raise UserError(
-            f"device={config.device} is not a device that torch knows; use auto, cpu, cuda or cuda:1"
-        ) from None
+        raise UserError(f"{key}={wanted} is not a device that torch knows; use auto, cpu, cuda or cuda:1") from None
     if chosen.type not in DEVICES:
-        raise UserError(f"device={config.device} is not a device to train on; use auto, cpu, cuda or cuda:1")
+        raise UserError(f"{key}={wanted} is not a device to train on; use auto, cpu, cuda or cuda:1")
     return chosen
 
 
 def settle_precision(config: Config) -> Config:
-    """Resolve `precision=auto` to bfloat16 or float32 for this machine.
+    """Resolve `precision=auto` for this machine: bfloat16, float16 on older GPUs, or float32.
 
     A trial in a subprocess ensures that bfloat16 does not kill the process: some machines report instructions that they
     do not have.
     """
-    if config.precision == "float32":
+    where = device(config)
+    if config.precision == "tf32" and where.type == "cpu":
+        raise UserError("precision=tf32 is a mode of GPUs; use precision=float32 or precision=auto on a CPU")
+    if config.precision not in ("auto", "bfloat16"):
         return config
-    where, chosen = device(config), config.precision == "auto"
+    chosen = config.precision == "auto"
     if chosen and not _claims_bfloat16(where):
-        return config.model_copy(update={"precision": "float32"})
+        return config.model_copy(update={"precision": "float16" if _has_float16(where) else "float32"})
     killed_by = _signal_that_ends(BFLOAT16_TRIAL) if where.type == "cpu" else None
     if killed_by is not None and not chosen:
         raise UserError(f"precision=bfloat16 does not work on this CPU ({killed_by} in a trial); use precision=float32")
     return config.model_copy(update={"precision": "bfloat16" if killed_by is None else "float32"})
 
 
+def autocast_dtype(config: Config, where: torch.device) -> torch.dtype | None:
+    """The lower precision of matrix products and convolutions on a device; None: all of them are float32.
+
+    A precision that was chosen for the learner's GPU is not for actors on a CPU that has no instructions for it.
+    """
+    chosen = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(config.precision)
+    elsewhere = where.type == "cpu" and not learns_elsewhere(config) and device(config).type != "cpu"
+    return None if elsewhere and not (chosen == torch.bfloat16 and _claims_bfloat16(where)) else chosen
+
+
 def _claims_bfloat16(where: torch.device) -> bool:
     if where.type == "cuda":
         return torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability(where)[0] >= AMPERE
     return where.type == "cpu" and has_bfloat16_flag(_cpu_info())
+
+
+def _has_float16(where: torch.device) -> bool:
+    return where.type == "cuda" and torch.cuda.get_device_capability(where)[0] >= VOLTA
 
 
 def _cpu_info() -> str:
@@ -193,14 +279,19 @@ def _signal_that_ends(code: str) -> str | None:
 
 def compiles(config: Config) -> bool:
     """Return True if the loss is to be compiled; `auto` compiles if this machine can."""
-    return config.compile is True or (config.compile == "auto" and _missing_to_compile(config) is None)
+    return config.compile in (True, "reduce-overhead") or (
+        config.compile == "auto" and _missing_to_compile(config) is None
+    )
 
 
 def check_compiler(config: Config) -> None:
-    """Raise `UserError` if `compile=true` would fail at the first update."""
-    missing = _missing_to_compile(config) if config.compile is True else None
+    """Raise `UserError` if the compilation that is asked for would fail at the first update."""
+    if config.compile == "reduce-overhead" and device(config).type == "cpu":
+        raise UserError("compile=reduce-overhead records CUDA graphs, which need a GPU; use compile=true on a CPU")
+    missing = _missing_to_compile(config) if config.compile not in (False, "auto") else None
     if missing is not None:
-        raise UserError(f"compile=true needs {missing}, which is missing; install it or use compile=false")
+        asked = "true" if config.compile is True else config.compile
+        raise UserError(f"compile={asked} needs {missing}, which is missing; install it or use compile=false")
 
 
 def _missing_to_compile(config: Config) -> str | None:

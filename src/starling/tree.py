@@ -149,18 +149,32 @@ def _contiguous(leaf: NDArray) -> torch.Tensor:
 
 def _upload(tree: Any, device: torch.device) -> Any:
     """Copy all arrays of a tree to a device at once."""
-    arrays = leaves(tree)
-    if not arrays:
+    size = packed_size(tree)
+    if not size:
         return tree
-    starts, size = _places([array.nbytes for array in arrays])
-    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    host = buffer.numpy()
-    for array, start in zip(arrays, starts, strict=True):
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    pack(tree, host)
+    return unpack(tree, host.to(device, non_blocking=True))
+
+
+def packed_size(tree: Any) -> int:
+    """Bytes of a buffer for all arrays of a tree."""
+    return _places([array.nbytes for array in leaves(tree)])[1]
+
+
+def pack(tree: Any, buffer: torch.Tensor) -> None:
+    """Copy all arrays of a tree into a buffer [`packed_size`] uint8 on the CPU."""
+    arrays, host = leaves(tree), buffer.numpy()
+    for array, start in zip(arrays, _places([array.nbytes for array in arrays])[0], strict=True):
         host[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
-    there = buffer.to(device, non_blocking=True)
+
+
+def unpack(tree: Any, data: torch.Tensor) -> Any:
+    """The tree with its arrays replaced by views of a copy of the buffer that they were packed into."""
+    arrays = leaves(tree)
     tensors = iter(
-        there[start : start + array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
-        for array, start in zip(arrays, starts, strict=True)
+        data[start : start + array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
+        for array, start in zip(arrays, _places([array.nbytes for array in arrays])[0], strict=True)
     )
     return map(lambda _: next(tensors), tree)
 

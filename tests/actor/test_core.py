@@ -24,8 +24,8 @@ def test_mixed_precision_acts_in_bfloat16_and_records_float32(preset, core):
         np.zeros(NUM_ENVS, bool),
     )
     outputs = []
-    for mixed in (False, True):
-        policy = Policy(run_plan.algorithm, model, num_envs=NUM_ENVS, explore=True, mixed_precision=mixed)
+    for lower in (None, torch.bfloat16):
+        policy = Policy(run_plan.algorithm, model, num_envs=NUM_ENVS, explore=True, autocast=lower)
         group = policy.new_group(np.arange(NUM_ENVS), seed=0)
         group.latest = step
         (output,) = policy.infer([group])

@@ -277,3 +277,15 @@ def test_arrays_do_not_reach_the_device_unnoticed(mock_device):
         torch.tensor(1.0, device=MOCK)
         torch.as_tensor([1.0], device=MOCK)
     assert counts.to_device.total() == 3
+
+
+def test_work_is_counted_per_kernel(mock_device):
+    a, b = torch.ones(3, 4).to("mock"), torch.ones(4, 5).to("mock")
+    with mock_device.counting() as counts:
+        (a @ b).t().relu()
+    assert counts.kernels == 2, "a view is none"
+    assert counts.flops == 2 * 3 * 4 * 5
+    assert counts.kernel_bytes == 4 * (12 + 20 + 15) + 4 * (15 + 15)
+    with mock_device.counting() as counts:
+        a.cpu()
+    assert (counts.kernels, counts.copied_bytes) == (0, 48)

@@ -38,6 +38,7 @@ OVER_PROCESSES = {metric.key for metric in METRICS if metric.key.startswith("led
 NOT_SEEN = {
     "warnings": "only if training has a problem: tests/experiment/test_warnings.py",
     "learner/compiled": "compiling takes half a minute: tests/learner/test_gradients.py",
+    "learner/loss_scale": "float16 is slow on a CPU: tests/learner/test_loss_scale.py",
     "faults/KIND": "only after a crash: tests/runtime/test_processes.py",
     "ray/nodes": "only over Ray: tests/matrix, tests/runtime/test_ray_cluster.py",
     "ray/weights_put": "only over Ray: tests/matrix",

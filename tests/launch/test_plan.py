@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from starling.config.device import DeviceConfig
 from starling.config.load import load, preset_names
 from starling.envs.registry import env_spec
 from starling.errors import UserError
@@ -116,7 +117,7 @@ def test_network_too_large_to_build_is_rejected():
 def test_invalid_device_is_rejected(device):
     config = load("ppo-cartpole")
     with pytest.raises(UserError, match=r"^device="):
-        validated_plan(config.model_copy(update={"device": device}))
+        validated_plan(config.model_copy(update={"device": DeviceConfig(learner=device)}))
 
 
 @pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole", "impala-cartpole"])

@@ -50,13 +50,17 @@ def test_every_loss_is_differentiated_only_for_its_own_optimizer(parameters):
 
 
 @needs_compiler
-def test_compiled_gradients_equal_eager_ones_on_every_call(parameters):
+@pytest.mark.parametrize("factor", [None, 4.0])
+def test_compiled_gradients_equal_eager_ones_on_every_call(factor, parameters):
+    """With a loss scale also in the mode that records CUDA graphs on a GPU; on a CPU there are none."""
     (a, _), (b,) = parameters.values()
-    compiled = Compiled()
+    compiled = Compiled(graphs=factor is not None)
+    factor = None if factor is None else torch.tensor(factor)
     for scale in (1.0, 2.0):
         part = partial(two_losses, a, b, torch.tensor([1.0, 10.0]) * scale)
-        loss, gradients = differentiate(part, parameters, nullcontext)
-        same, found = compiled(part, parameters, nullcontext)
+        loss, gradients = differentiate(part, parameters, nullcontext, factor)
+        same, found = compiled(part, parameters, nullcontext, factor)
+        assert compiled.pays
         assert found["first"][1] is None
         torch.testing.assert_close(found, gradients)
         torch.testing.assert_close(same.losses, {name: value.detach() for name, value in loss.losses.items()})

@@ -24,10 +24,10 @@ from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
-from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
+from starling.runtime import distributed_learners
+from starling.runtime.distributed_learners import LONGEST, DistributedLearners, RendezvousInfo
 from starling.types import Keys, RunLength, Sample, Trajectory
 
-CPU = torch.device("cpu")
 TOY = ["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.return=null"]
 REPLAY = ["algo.learning_starts=40", "algo.fragment=4", "algo.updates_per_step=0.25"]
 SEQUENCES = ["algo.burn_in=2", "algo.unroll=4", "algo.period=2", "algo.learning_starts=20", "env.args={}"]
@@ -43,9 +43,7 @@ AGENTS = {
 def join_group(
     folder: Path, rank: int, size: int, timeout: float = TIMEOUT, name: str = "meeting"
 ) -> DistributedLearners:
-    return DistributedLearners(
-        RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage()
-    )
+    return DistributedLearners(RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), Usage())
 
 
 def run_ranks(folder: Path, size: int, work) -> list:
@@ -267,26 +265,66 @@ def test_timeout_for_a_batch_is_longer_than_for_a_gradient(tmp_path):
         assert [*threads.map(wait, range(2))] == [2, 2]
 
 
-def test_work_that_completes_just_after_its_timeout_counts_as_done(tmp_path):
-    """Wraps the work of torch in one that reports a timeout slightly too early."""
+class NcclGroup:
+    """A group of one on a GPU; its operations take `seconds`, and it ends as nccl does when the host loses patience."""
 
-    class EarlyTimeout:
-        def __init__(self, work):
-            self._work = work
-            self.is_completed, self.times = work.is_completed, 0
+    def __init__(self, seconds, error=None):
+        self.seconds, self.error, self.aborted = seconds, error, 0
 
-        def wait(self, timeout):
-            self._work.wait()
-            self.times += 1
-            if self.times == 1:
-                raise RuntimeError("Operation timed out!")
+    def allreduce(self, tensors, options):
+        assert options.timeout >= LONGEST, "else the watchdog of nccl ends the process"
+        return NcclWork(self)
 
-    def work(rank, ranks):
-        tensor = torch.ones(2)
-        ranks._wait(EarlyTimeout(ranks._talk.allreduce([tensor])), timedelta(seconds=5))
-        return tensor.tolist()
+    def abort(self):
+        self.aborted += 1
 
-    assert run_ranks(tmp_path, 2, work) == [[2, 2], [2, 2]]
+
+class NcclWork:
+    """`wait` without a timeout does not wait for the device; with one it does, and aborts the group when it is over."""
+
+    def __init__(self, group):
+        self._group, self._end = group, time.monotonic() + group.seconds
+
+    def is_completed(self):
+        return time.monotonic() >= self._end
+
+    def wait(self, timeout=None):
+        if timeout is not None and not self.is_completed():
+            time.sleep(min(timeout.total_seconds(), max(0.0, self._end - time.monotonic())))
+            if not self.is_completed():
+                self._group.abort()
+                raise RuntimeError("Work timed out in blocking wait (TORCH_NCCL_BLOCKING_WAIT=1).")
+        if self._group.error is not None:
+            raise RuntimeError(self._group.error)
+
+
+def gpu_rank(folder, monkeypatch, group, timeout=TIMEOUT):
+    monkeypatch.setattr(distributed_learners, "_nccl", lambda rendezvous: group)
+    store = dist.FileStore(str(folder / "meeting"), 1)
+    return DistributedLearners(RendezvousInfo(store, 0, 1, timeout), Usage(), nccl=True)
+
+
+def test_rank_that_is_a_little_late_does_not_end_a_group_of_gpus(tmp_path, monkeypatch):
+    ranks = gpu_rank(tmp_path, monkeypatch, group := NcclGroup(seconds=0.3))
+    started = ranks._usage.cells[0]
+    ranks.all_reduce_sum(torch.ones(3))
+    assert group.aborted == 0
+    assert ranks._usage.cells[0] - started >= 0.3e9, "it gave signs of life"
+
+
+def test_group_of_gpus_is_aborted_once_the_limit_is_over(tmp_path, monkeypatch):
+    ranks = gpu_rank(tmp_path, monkeypatch, group := NcclGroup(seconds=1e6), timeout=0.4)
+    with pytest.raises(RankLostError, match=r"did not answer within 0\.4 s") as lost:
+        ranks.all_reduce_sum(torch.ones(3))
+    assert lost.value.late
+    assert group.aborted == 1
+
+
+def test_error_of_a_collective_is_told_in_one_line(tmp_path, monkeypatch):
+    ranks = gpu_rank(tmp_path, monkeypatch, NcclGroup(seconds=0.0, error="NCCL error: remote process exited\nat x.cpp"))
+    with pytest.raises(RankLostError, match=r"^NCCL error: remote process exited$") as lost:
+        ranks.all_reduce_sum(torch.ones(3))
+    assert not lost.value.late
 
 
 def test_joining_without_the_other_ranks_times_out(tmp_path):

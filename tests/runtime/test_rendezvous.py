@@ -102,7 +102,7 @@ def test_gloo_connects_repeatedly_and_only_on_loopback(size):
 
             def join(rank, number=number):
                 store = lines[rank].rendezvous(number, TIMEOUT)
-                found = DistributedLearners(RendezvousInfo(store, rank, size, TIMEOUT), torch.device("cpu"), Usage())
+                found = DistributedLearners(RendezvousInfo(store, rank, size, TIMEOUT), Usage())
                 total = torch.full((3,), float(rank + 1))
                 found.all_reduce_sum(total)
                 return total.tolist(), {str(address) for address, _ in listening_addresses([os.getpid()]) - before}
@@ -113,4 +113,4 @@ def test_gloo_connects_repeatedly_and_only_on_loopback(size):
 
 def test_rank_that_does_not_join_is_lost():
     with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not connect: the other learners did not"):
-        DistributedLearners(RendezvousInfo(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())
+        DistributedLearners(RendezvousInfo(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), Usage())

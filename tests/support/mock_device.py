@@ -23,7 +23,8 @@ from torch.optim.optimizer import _foreach_supported_types
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.flop_counter import flop_registry
 
 import starling
 
@@ -46,6 +47,7 @@ WAITING = {
 }
 """Operations whose result, or the size of it, the host reads."""
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+WITHOUT_KERNEL = {aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default}
 JOINING = {aten.cat.default, aten.stack.default}
 """Operations that do not accept even a scalar of another device."""
 UNCLEAR = "elsewhere"
@@ -55,11 +57,18 @@ Pinned = dict[int, torch.Tensor]
 
 @dataclass
 class Counts:
-    """Synchronizations and copies, each by the source line (`actor/core.py:143`) that caused them."""
+    """Synchronizations and copies, each by the source line (`actor/core.py:143`) that caused them; and work done.
+
+    Every operation that computes counts as one kernel, which reads its arguments and writes its results.
+    """
 
     waits: Counter[str] = field(default_factory=Counter)
     to_device: Counter[str] = field(default_factory=Counter)
     to_host: Counter[str] = field(default_factory=Counter)
+    kernels: int = 0
+    flops: int = 0  # of matrix products and convolutions
+    kernel_bytes: int = 0
+    copied_bytes: int = 0
 
     @property
     def totals(self) -> tuple[int, int, int]:
@@ -75,6 +84,8 @@ class MockTensor(torch.Tensor):
     """A tensor on the mock device; `raw` is the CPU tensor that holds its values."""
 
     raw: torch.Tensor
+    used_by: list[Stream]
+    """Streams, other than the one that it was made in, whose kernels read it."""
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor) -> MockTensor:
@@ -87,8 +98,11 @@ class MockTensor(torch.Tensor):
             layout=raw.layout,
             device=torch.device(NAME, 0),
         )
-        made.raw = raw
+        made.raw, made.used_by = raw, []
         return made
+
+    def record_stream(self, stream: Stream) -> None:  # type: ignore[override]
+        self.used_by.append(stream)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"MockTensor({self.raw})"
@@ -193,6 +207,7 @@ class MockDevice(TorchDispatchMode):
     def in_use(self) -> Iterator[MockDevice]:
         """Within, tensors can be made on `mock:0`."""
         torch.Generator = _AnyGenerator
+        _device_module.counts = lambda: self.counts
         try:
             with _Constructors(), self:
                 yield self
@@ -217,13 +232,74 @@ class MockDevice(TorchDispatchMode):
             self.counts = outer
 
 
+class Stream:
+    """A queue of copies that are only done when somebody waits for an event behind them.
+
+    So a tensor has wrong values as long as nobody did, and a host buffer that is filled again too soon spoils the copy.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.pending: list[Callable[[], Any]] = []
+
+    def wait_event(self, event: Event) -> None:
+        event.finish()
+
+
+class Event:
+    """The point of a stream up to which `record` found it."""
+
+    def __init__(self) -> None:
+        self._before: list[Callable[[], Any]] = []
+
+    def record(self, stream: Stream) -> None:
+        self._before = stream.pending
+
+    def synchronize(self) -> None:
+        if self._before:
+            _device_module.counts().waits[_line()] += 1
+        self.finish()
+
+    def finish(self) -> None:
+        while self._before:
+            self._before.pop(0)()
+
+
+class _DeviceModule(_DummyBackendModule):
+    """The counterpart of `torch.cuda`."""
+
+    Stream, Event = Stream, Event
+
+    def __init__(self) -> None:
+        self._default = self._current = Stream()
+        self.counts: Callable[[], Counts] = Counts  # those of the device in use
+
+    def current_stream(self, device: Any = None) -> Stream:
+        return self._current
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        outer, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = outer
+
+    @property
+    def aside(self) -> Stream | None:
+        """The current stream unless it is the default one, in which copies are done at once."""
+        return None if self._current is self._default else self._current
+
+
+_device_module = _DeviceModule()
+
+
 def register() -> None:
     """Name torch's device type for other backends, once per process, and let optimizers batch its tensors.
 
     The first backward pass of a process starts one thread per device that is known by then, so call this before it.
     """
     if torch._C._get_privateuse1_backend_name() != NAME:
-        _setup_privateuseone_for_python_backend(NAME)
+        _setup_privateuseone_for_python_backend(NAME, backend_module=_device_module)
         _foreach_supported_types.append(MockTensor)
 
 
@@ -278,10 +354,22 @@ def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: Pinned) -> A
     result = run(*pytree.tree_map(unwrap, args), **pytree.tree_map(unwrap, kwargs))
     if not on_device:
         return result
+    _count_work(func, args, kwargs, result, counts)
     if func.is_view and not mine[0].is_inference():  # as everywhere, no inference tensor either
         with torch.inference_mode(False):
             return pytree.tree_map(wrap, result)
     return pytree.tree_map(wrap, result)
+
+
+def _count_work(func: Any, args: Any, kwargs: Any, result: Any, counts: Counts) -> None:
+    if func.is_view or func in WITHOUT_KERNEL:
+        return
+    counts.kernels += 1
+    raw = pytree.tree_map(lambda leaf: leaf.raw if isinstance(leaf, MockTensor) else leaf, (args, kwargs))
+    moved = [leaf for leaf in pytree.tree_leaves((raw, result)) if isinstance(leaf, torch.Tensor)]
+    counts.kernel_bytes += sum(leaf.nbytes for leaf in moved)
+    if formula := flop_registry.get(func._overloadpacket):
+        counts.flops += formula(*raw[0], **raw[1], out_val=result)
 
 
 def _check_devices(func: Any, args: Any, others: list[torch.Tensor], counts: Counts) -> None:
@@ -314,7 +402,11 @@ def _convert(x: torch.Tensor, kwargs: dict[str, Any], counts: Counts, pinned: Pi
     raw = x.raw if isinstance(x, MockTensor) else x
     if there != isinstance(x, MockTensor):
         _count_copy(raw, there, non_blocking, counts, pinned)
-    made = aten._to_copy.default(raw, **kwargs)
+    if there and not isinstance(x, MockTensor) and _device_module.aside is not None:
+        made = torch.empty_like(raw, dtype=kwargs.get("dtype")).fill_(-1)
+        _device_module.aside.pending.append(lambda: made.copy_(raw))
+    else:
+        made = aten._to_copy.default(raw, **kwargs)
     return MockTensor(made) if there else made
 
 
@@ -332,6 +424,7 @@ def _copy(
 def _count_copy(host: torch.Tensor, to_device: bool, non_blocking: bool, counts: Counts, pinned: Pinned) -> None:
     """Count a copy; the host waits for it unless it need not and its memory is pinned."""
     (counts.to_device if to_device else counts.to_host)[_line()] += 1
+    counts.copied_bytes += host.nbytes
     if not (non_blocking and _is_pinned(host, pinned)):
         counts.waits[_line()] += 1
 

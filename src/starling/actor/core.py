@@ -109,10 +109,10 @@ class Policy:
         *,
         num_envs: int,
         explore: bool,
-        mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
+        autocast: torch.dtype | None = None,  # a lower precision, used where autocast finds it safe
     ) -> None:
         self.algorithm, self.model = algorithm, model
-        self._mixed_precision = mixed_precision
+        self._autocast = autocast
         self.explore, self.num_envs = explore, num_envs
         self.progress = Progress()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
@@ -187,10 +187,11 @@ class Policy:
         """The algorithm's actions, given `_inputs` on the device."""
         draw = partial(self._drawn, inputs.pop("noise"), self._noise_sizes, lambda n: _noise(groups, n))
         given = ActInput(**inputs, num_envs=self.num_envs, progress=self.progress, explore=self.explore, noise=draw)
-        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
+        lower = self._autocast
+        precision = nullcontext() if lower is None else torch.autocast(self._device.type, dtype=lower)
         with torch.inference_mode(), precision:
             acted = self.algorithm.act(self.model, given)
-        return tree.map(_as_float32, acted) if self._mixed_precision else acted
+        return tree.map(_as_float32, acted) if lower is not None else acted
 
     def _seen(self, group: EnvGroup) -> dict[str, Tree]:
         """The arrays of `IntrinsicInput`."""
@@ -261,8 +262,8 @@ def _split(output: ActOutput, groups: Sequence[EnvGroup]) -> list[ActOutput]:
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
-    """Return bfloat16 as float32, since numpy has no bfloat16; other tensors as they are."""
-    return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
+    """Return a lower precision as float32, which is recorded; other tensors as they are."""
+    return leaf.float() if leaf.dtype in (torch.bfloat16, torch.float16) else leaf
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import core_schema
 
 from starling.config.algorithms import ALGORITHMS, AlgoConfig, config_class
+from starling.config.device import DeviceConfig
 from starling.config.limits import BECAUSE
 from starling.config.parts import Linear, Part
 from starling.config.schema import Config
@@ -84,6 +85,7 @@ def json_schema(algo: str | None = None, known: type[AlgoConfig] | None = None) 
     root["properties"]["algo"] = {"anyOf": settings if algo else [*settings, _OWN_ALGORITHM], "description": about}
     if Linear.__name__ in defs:  # its validator also accepts a constant
         defs[Linear.__name__] = {"anyOf": [{"type": "number"}, defs[Linear.__name__]]}
+    defs[DeviceConfig.__name__] = {"anyOf": [{"type": "string"}, defs[DeviceConfig.__name__]]}
     root["title"] = "Starling configuration"
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
     uniform: Node = json.loads(json.dumps(whole).replace('"oneOf"', '"anyOf"'))  # one way to express alternatives

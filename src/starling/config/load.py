@@ -241,7 +241,7 @@ def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[st
     lines = []
     for name, field in type(part).model_fields.items():
         key, value = field.alias or name, getattr(part, name)
-        section = isinstance(value, Part)
+        section = isinstance(value, Part) and isinstance(values[key], dict)  # or one value that stands for it
         text = f"{indent}{key}:" if section else f"{indent}{key}: {on_one_line(values[key])}"
         lines.append((text, " ".join((field.description or "").split())))
         if section:

@@ -9,7 +9,7 @@ from typing import Any
 from starling.config import atari_ids, describe
 from starling.config.algorithms import AlgoConfig, config_class
 from starling.config.dialect import MAX_DEPTH, MAX_DIGITS, MAX_TEXT, parse, show
-from starling.config.parts import REPLACES
+from starling.config.parts import REPLACES, SHORT
 from starling.config.secrets import hide_override
 from starling.errors import UserError
 
@@ -83,6 +83,8 @@ class Settings:
             if isinstance(value, dict) and place.get(key) is None:
                 default = {} if key in place else self._default(here)
                 place[key] = default if isinstance(default, dict) else {}
+            if isinstance(value, dict):
+                place[key] = self._as_section(place[key], here)
             if isinstance(value, dict) and isinstance(place[key], dict):
                 self._merge(place[key], value, here, origin, given)
             else:
@@ -107,6 +109,8 @@ class Settings:
         for depth, step in enumerate(path):
             if isinstance(place, dict) and place.get(step) is None:
                 place[step] = {} if step in place else self._default((*path[: depth + 1],))
+            if isinstance(place, dict):
+                place[step] = self._as_section(place[step], path[: depth + 1])
             place = _inside(place, step, path[:depth], override)
         if isinstance(place, dict):
             self._put(place, (*path,), last, value, given)
@@ -177,6 +181,14 @@ class Settings:
         known, node = describe.find(self._schema(), path)
         default = node.get("default") if known == list(path) else None
         return {} if default is None else _copy(default)
+
+    def _as_section(self, value: Any, path: Sequence[str]) -> Any:
+        """The section that a single value at `path` stands for, if any, so that one key of it can be set."""
+        if isinstance(value, dict | list):
+            return value
+        known, node = describe.find(self._schema(), path)
+        short = node.get(SHORT) if known == list(path) else None
+        return value if short is None else {short: value}
 
     def _schema(self) -> describe.Node:
         """The schema for the named algorithm; empty if it is missing or unknown."""

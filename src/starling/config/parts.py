@@ -34,6 +34,9 @@ from starling.config.torch_names import (
 REPLACES = "x-replaces"
 """JSON Schema key: neighbors of a key that are dropped when its value changes."""
 
+SHORT = "x-short"
+"""JSON Schema key: the key of a section that a single value stands for."""
+
 
 def replaces(**neighbors: list[str]) -> dict[str, Any]:
     """JSON Schema entry: neighboring keys that belong to a field's old value, each with the inner keys to keep."""

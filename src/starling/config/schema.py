@@ -9,10 +9,11 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from starling.config.algorithms import AlgoConfig
 from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
+from starling.config.device import DeviceConfig
 from starling.config.env import EnvConfig
 from starling.config.limits import Episodes, Items, NumEnvs, Port, Processes, Seconds, Steps, Threads
 from starling.config.nets import NamedNets, NetworkConfig
-from starling.config.parts import NetConfig, Part
+from starling.config.parts import SHORT, NetConfig, Part
 from starling.config.quantities import Interval, Quantity, Updates
 from starling.config.stop import StopConfig, over_the_run
 
@@ -140,17 +141,24 @@ class Config(Part):
         description="learners of the same agent, each with its share of the actors, tables, and batch; more than one"
         " cannot run inline: runtime=processes is then the default",
     )
-    device: str = Field("auto", description="auto (cuda if available), cpu, cuda, cuda:1")
-    precision: Literal["float32", "bfloat16", "auto"] = Field(
+    device: DeviceConfig = Field(
+        default_factory=DeviceConfig,
+        description="auto (cuda if available), cpu, cuda, cuda:1; or a section",
+        json_schema_extra={SHORT: "learner"},
+    )
+    precision: Literal["float32", "tf32", "bfloat16", "float16", "auto"] = Field(
         "float32",
         description="of matrix products and convolutions in training and acting (evaluation always uses float32);"
-        " bfloat16: mixed precision by torch.autocast, values and logits stay float32; auto: bfloat16 if the processor"
-        " reports instructions for it, else float32; chosen once per run and saved",
+        " bfloat16: mixed precision by torch.autocast, values and logits stay float32; float16: the same with a loss"
+        " scale, for GPUs without bfloat16; tf32: matrix products of a GPU with 10 bits of mantissa; auto: bfloat16 if"
+        " the processor reports instructions for it, float16 on an older GPU, else float32; chosen once per run and"
+        " saved",
     )
-    compile: bool | Literal["auto"] = Field(
+    compile: bool | Literal["auto", "reduce-overhead"] = Field(
         False,
         description="compile the loss and its gradients with torch.compile, which takes half a minute at the first"
-        " update; needs a C++ compiler and Python's headers on a CPU; auto: if these are installed",
+        " update; needs a C++ compiler and Python's headers on a CPU; auto: if these are installed; reduce-overhead:"
+        " also record CUDA graphs, for small networks on a GPU",
     )
     threads: Threads | None = Field(
         None,
@@ -214,6 +222,14 @@ class Config(Part):
     def _one_process_has_one_learner(self) -> Config:
         if self.learners > 1 and self.runtime == "inline":
             raise ValueError(f"learners={self.learners} need processes of their own: set runtime=processes")
+        return self
+
+    @model_validator(mode="after")
+    def _one_process_has_one_device(self) -> Config:
+        if self.runtime == "inline" and (self.device.actors or self.device.inference):
+            raise ValueError(
+                "device.actors and device.inference need processes of their own: set runtime=processes or drop them"
+            )
         return self
 
     @model_validator(mode="after")

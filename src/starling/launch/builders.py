@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from starling.actor.core import ExperienceSink, GroupSpec, Policy, PolicyCore
@@ -13,7 +14,7 @@ from starling.actor.evaluator import MAX_ENVS, Evaluator
 from starling.actor.usage import Usage
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
-from starling.hardware import compiles
+from starling.hardware import autocast_dtype, compiles
 from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
 from starling.replay.copying import set_loaders
@@ -22,6 +23,11 @@ from starling.types import Layout, RunLength
 
 EVALUATION_SEED = 1_000_003
 """Added to the seed for evaluation, so that its envs differ from those of training."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's parameters."""
+    return next(model.parameters()).device
 
 
 def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
@@ -59,7 +65,7 @@ def build_policy(
             model,
             num_envs=config.env.num,
             explore=True,
-            mixed_precision=config.precision == "bfloat16",
+            autocast=autocast_dtype(config, device_of(model)),
         ),
         run_plan.fragment_shape(layout),
         sink,
@@ -77,8 +83,9 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
         model,
         seed=run_plan.config.seed,
         length=run_plan.length,
-        mixed_precision=run_plan.config.precision == "bfloat16",
+        autocast=autocast_dtype(run_plan.config, device_of(model)),
         compile_loss=compiles(run_plan.config),
+        graphs=run_plan.config.compile == "reduce-overhead",
     )
 
 

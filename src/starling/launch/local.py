@@ -6,6 +6,7 @@ import copy
 import queue
 from typing import Any
 
+import torch
 from torch import nn
 
 from starling import tree
@@ -13,6 +14,7 @@ from starling.actor.core import PolicyCore
 from starling.actor.env_loop import EnvLoop
 from starling.actor.inference import Batcher, InferenceServer, LocalInferenceChannel
 from starling.actor.usage import WAIT_IN, Usage
+from starling.hardware import device, learns_elsewhere
 from starling.launch.builders import (
     build_env_loop,
     build_evaluator,
@@ -120,7 +122,7 @@ def build_learners(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Learn
         events = EventQueue()
         workers = make_process_workers([learner_spec(rank, args)], settings, events.selector)
         workers += make_process_workers(specs, settings, events.selector)
-        scoring_thread = build_scoring_thread(run_plan, weights[rank])
+        scoring_thread = build_scoring_thread(run_plan, weights[rank], rank)
         hubs.append(
             RankHub(
                 rank, store, events, workers, slots, settings, BatchBuffer(batches), group_events, scoring_thread, hubs
@@ -136,17 +138,21 @@ def worker_specs(
 ) -> tuple[Specs, dict[int, ActorSlots]]:
     """Specs of one learner's workers on this machine, and their slots; rank 0 also has the evaluator."""
     server = "inference" if run_plan.learners == 1 else f"inference {rank}"
-    specs, slots = acting_specs(run_plan, run, weights, run_plan.groups_by_learner()[rank], server)
+    specs, slots = acting_specs(run_plan, run, weights, run_plan.groups_by_learner()[rank], server, rank)
     if run_plan.config.eval.every is not None and rank == 0:
         specs.append(evaluator_spec(run, weights))
     return specs, slots
 
 
-def build_scoring_thread(run_plan: RunPlan, weights: SharedWeights) -> ScoringThread | None:
-    """A thread that scores candidates with its own copy of the model, if a table selects among candidates."""
+def build_scoring_thread(run_plan: RunPlan, weights: SharedWeights, rank: int = 0) -> ScoringThread | None:
+    """A thread that scores candidates with its own copy of the model, if a table selects among candidates.
+
+    It computes on the device of its learner if that is on this machine.
+    """
     if not run_plan.has_ranked_table:
         return None
-    model = build_model(run_plan)
+    config = run_plan.config
+    model = build_model(run_plan, torch.device("cpu") if learns_elsewhere(config) else device(config, rank))
     return ScoringThread(CandidateScorer(run_plan.algorithm, model, run_plan.tables), WeightReader(weights, model))
 
 

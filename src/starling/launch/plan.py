@@ -26,7 +26,7 @@ from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError, printable
-from starling.hardware import available_memory, check_compiler, cores, device, settle_precision
+from starling.hardware import available_memory, check_compiler, check_devices, cores, device, settle_precision
 from starling.learner.optimizer import check_optimizer
 from starling.registry import check_kind
 from starling.replay.limiter import check as check_no_deadlock
@@ -250,7 +250,7 @@ def validated_plan(config: Config) -> RunPlan:
 
     In its `config`, `precision=auto` is resolved for this machine.
     """
-    device(config)  # only to raise if this machine does not have it
+    check_devices(config)
     settled = settle_precision(config)
     check_compiler(settled)
     run_plan = RunPlan.from_config(settled)
@@ -320,20 +320,17 @@ def _check_fetching(run_plan: RunPlan) -> None:
         )
 
 
-def build_model(run_plan: RunPlan, rank: int = 0) -> nn.Module:
-    """Build the network, initialized from the seed; several ranks are distributed over the available GPUs.
+def build_model(run_plan: RunPlan, where: torch.device | None = None) -> nn.Module:
+    """Build the network, initialized from the seed, on a device, by default the first learner's.
 
     It also lets the plan's algorithm set what depends on the envs: `act` and `loss` work only afterwards.
     """
     config = run_plan.config
-    where = device(config)
-    if rank and where.type == "cuda" and where.index is None:
-        where = torch.device("cuda", rank % torch.cuda.device_count())
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = run_plan.algorithm.build(run_plan.env, run_plan.streams)
-        return model.to(where)
+        return model.to(device(config) if where is None else where)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
             raise UserError(

@@ -256,7 +256,7 @@ def _build_learners(
             if groups_by_learner[rank].keys() >= set(spec.groups) and (spec.groups or rank == 0)  # or the evaluator
         ]
         workers += [RemoteNode(spec, config, places[spec.name], events.post, sent[rank], None) for spec in mine]
-        scoring_thread = build_scoring_thread(run_plan, weights[rank])
+        scoring_thread = build_scoring_thread(run_plan, weights[rank], rank)
         slots = _remote_slots(mine)
         hubs.append(
             RankHub(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from starling.hardware import Room
+import torch
+
+from starling.hardware import Room, device, use_device
 from starling.launch import local
 from starling.launch.fitting import refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
@@ -16,7 +18,11 @@ Runtime = InlineRuntime | ProcessesRuntime | LearnersRuntime
 
 def build_runtime(run_plan: RunPlan, room: Room | None = None) -> Runtime:
     """Build all parts of a run and connect them; raise `UserError` if it does not fit into `room`, if given."""
-    model = build_model(run_plan)
+    if run_plan.learners == 1:
+        use_device(where := device(run_plan.config), run_plan.config)
+    else:
+        where = torch.device("cpu")  # the learners have their own
+    model = build_model(run_plan, where)
     layout = layout_of(run_plan, model)
     if room is not None:
         refuse(run_plan, predict_sizes(run_plan, model, layout), room)

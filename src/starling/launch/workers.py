@@ -11,7 +11,7 @@ from starling.actor.inference import Batcher, InferenceServer
 from starling.actor.usage import WAIT_IN, WAIT_OUT, Usage
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
-from starling.hardware import set_up_torch
+from starling.hardware import actors_device, device, evaluator_device, inference_device, set_up_torch, use_device
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
 from starling.launch.plan import FRAGMENT_SLOTS, RunPlan, build_model, plan_threads
 from starling.launch.user_code import Part, parts_of
@@ -72,7 +72,8 @@ class ActorArgs:
 
     def build(self, link: Link, usage: Usage) -> EnvLoopWorker:
         run_plan = self.run.run_plan()
-        model = build_model(run_plan)
+        use_device(where := actors_device(run_plan.config), run_plan.config)
+        model = build_model(run_plan, where)
         sink = LinkSink(link, self.fragments, self.weights, model, usage, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
         core.policy.progress = sink.refresh()  # so that the first action uses trained weights
@@ -107,6 +108,7 @@ class InferenceArgs:
     groups: dict[int, GroupSpec]
     fragments: FragmentPort
     channel: ServerPort
+    rank: int  # of the learner whose actors they are
 
     def for_incarnations(self, incarnations: Mapping[int, int]) -> InferenceArgs:
         groups = {index: replace(group, incarnation=incarnations[index]) for index, group in self.groups.items()}
@@ -114,7 +116,8 @@ class InferenceArgs:
 
     def build(self, link: Link, usage: Usage) -> InferenceWorker:
         run_plan = self.run.run_plan()
-        model = build_model(run_plan)
+        use_device(where := inference_device(run_plan.config, self.rank), run_plan.config)
+        model = build_model(run_plan, where)
         sink = LinkSink(link, self.fragments, self.weights, model, usage, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, self.groups)
         core.policy.progress = sink.refresh()
@@ -136,7 +139,9 @@ class EvaluatorArgs:
 
     def build(self, link: Link, usage: Usage) -> EvaluatorWorker:
         run_plan = self.run.run_plan()
-        model, config = build_model(run_plan), run_plan.config
+        config = run_plan.config
+        use_device(where := evaluator_device(config), config)
+        model = build_model(run_plan, where)
         evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
         return EvaluatorWorker(evaluator, WeightReader(self.weights, model), link)
 
@@ -159,10 +164,12 @@ class LearnerArgs:
     def build(self, link: Link, usage: Usage) -> LearnerRank:
         run_plan = self.run.run_plan()
         set_up_torch(plan_threads(run_plan))
-        model = build_model(run_plan, self.rank)
+        use_device(where := device(run_plan.config, self.rank), run_plan.config)
+        model = build_model(run_plan, where)
         learner = build_learner(run_plan, model)
         learner.set_state(unpack(self.latest.read()))
-        spec = RankSpec(self.rank, run_plan.learners, run_plan.config.supervision.reduction, self.address)
+        nccl = where.type == "cuda" and run_plan.config.device.backend == "auto"
+        spec = RankSpec(self.rank, run_plan.learners, run_plan.config.supervision.reduction, self.address, nccl)
         weights = WeightWriter(self.weights, model)
         return LearnerRank(spec, learner, self.batches.slots(), RankLine(link), weights, self.state_buffer, usage)
 
@@ -184,11 +191,12 @@ def acting_specs(
     weights: SharedWeights,
     groups: Mapping[int, GroupSpec],
     server: str = "inference",
+    rank: int = 0,
 ) -> tuple[Specs, dict[int, ActorSlots]]:
     """Workers that act for these groups, and the slots for their fragments; `server` names the inference server."""
     if run_plan.config.inference == "local":
         return _actor_specs(run_plan, run, weights, groups)
-    return _central_specs(run_plan, run, weights, groups, server)
+    return _central_specs(run_plan, run, weights, groups, server, rank)
 
 
 def _actor_specs(
@@ -205,7 +213,7 @@ def _actor_specs(
 
 
 def _central_specs(
-    run_plan: RunPlan, run: RunSpec, weights: SharedWeights, groups: Mapping[int, GroupSpec], name: str
+    run_plan: RunPlan, run: RunSpec, weights: SharedWeights, groups: Mapping[int, GroupSpec], name: str, rank: int
 ) -> tuple[Specs, dict[int, ActorSlots]]:
     """One env loop per group, and one inference server for all of them."""
     slots, ports = _actor_slots(run_plan, run.layout, groups, {name: list(groups)})
@@ -213,7 +221,7 @@ def _central_specs(
     server: WorkerSpec[WorkerArgs] = WorkerSpec(
         name,
         "inference",
-        InferenceArgs(run, weights, dict(groups), ports[name], channel.server_port()),
+        InferenceArgs(run, weights, dict(groups), ports[name], channel.server_port(), rank),
         tuple(groups),
         dependents=tuple(f"env {index}" for index in groups),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +19,14 @@ from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
 from starling.config.quantities import Quantity
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
+from starling.learner.loss_scale import LossScale
 from starling.learner.means import Means
 from starling.learner.minibatches import minibatches, orders, steps_as_rows
 from starling.learner.optimizer import FlatOptimizer, flatten
+from starling.learner.prefetch import Prefetch
 from starling.learner.timeline import Timeline
 from starling.ops.priority import importance_weights
-from starling.types import Batch, Keys, NDArray, Progress, Resets, RunLength, Sample, Tensor
+from starling.types import Batch, Keys, NDArray, Progress, Resets, RunLength, Sample, Tensor, Trajectory
 
 MAX_SKIPPED = 20
 """Optimizer steps in a row that may be skipped for a non-finite gradient before the run is stopped."""
@@ -104,13 +106,14 @@ class Learner:
         *,
         seed: int,
         length: RunLength,
-        mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
+        autocast: torch.dtype | None = None,  # a lower precision, used where autocast finds it safe
         compile_loss: bool = False,
+        graphs: bool = False,  # with `compile_loss`: CUDA graphs
     ) -> None:
         self.algorithm, self.model = algorithm, model
         self.group: LearnerGroup = SingleLearner()
         self._seed = seed
-        self._mixed_precision = mixed_precision
+        self._autocast = autocast
         self._spec = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._spec.target else None
         self._optimizers = {
@@ -119,13 +122,15 @@ class Learner:
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
         _check_disjoint(self._parameters)
-        self._compiled_loss = Compiled() if compile_loss else None
+        self._compiled_loss = Compiled(graphs) if compile_loss else None
         self._compiled_everywhere = True  # False until every rank of the group has compiled its loss
         self._target_flat = self._flatten_target()
         target_buffers = () if self._target is None else self._target.buffers()
         self._buffer_pairs = list(zip(target_buffers, model.buffers(), strict=False))  # (target's, model's)
         self._device = next(model.parameters()).device
         self._on_cpu = self._device.type == "cpu"
+        self._scale = LossScale(self._device) if autocast == torch.float16 else None
+        self._prefetch = None if self._on_cpu else Prefetch(self._device)
         self._rank = 0
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         # For losses that sample. It is seeded anew for every update: its state would mean nothing on another device.
@@ -157,8 +162,12 @@ class Learner:
         """Training progress, given the env steps of all ranks in total."""
         return self._length.progress(total_env_steps, self.updates)
 
-    def step(self, sample: Sample | None, env_steps: int) -> LearnResult | None:
+    def step(
+        self, sample: Sample | None, env_steps: int, upcoming: Callable[[], Sample | None] = lambda: None
+    ) -> LearnResult | None:
         """Learn from one batch, when `env_steps` have arrived at this learner.
+
+        `upcoming` returns the next batch if there is one already. A GPU gets it while it computes with this one.
 
         Returns None if some rank has no batch. Pass the same batch again then, and also after a `RankLostError`.
         """
@@ -170,7 +179,7 @@ class Learner:
         try:
             batch, epochs = self._to_batch(sample, self._progress_at(total_env_steps))
             batch = self._prepare(batch, statistics_before)
-            priorities = self._learn_epochs(batch, epochs)
+            priorities = self._learn_epochs(batch, epochs, upcoming)
         except RankLostError:
             self._pending_steps.clear()
             # The same batch will be prepared again, so undo its effect on the statistics, unless a weight has changed:
@@ -233,16 +242,19 @@ class Learner:
         self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
 
     def _to_batch(self, sample: Sample, progress: Progress) -> tuple[Batch, tuple[Tensor | None, ...]]:
-        """The batch as tensors, and the order of its rows in every epoch; all of it is copied to a device at once."""
+        """The batch as tensors, and the order of its rows in every epoch.
+
+        All of it is copied to a device at once, or in two parts if the steps were prefetched.
+        """
         recorded, beta = sample.trajectory, self._spec.importance_beta
         weight = None if beta is None else self._importance_weights(sample, beta(progress)).float().numpy()
-        if not self._on_cpu and tree.leaves(recorded.carry):
-            recorded = replace(recorded, resets=Resets.of(recorded.first))
         rows = recorded.batch_size * (recorded.length if self._spec.split == "step" else 1)
-        host_inputs: Any = (recorded, weight, sample.source, orders(rows, self._spec, self._rng))
-        trajectory, weights, source, epochs = tree.to_torch(
-            host_inputs, self._device, contiguous=self._compiled_loss is not None
-        )
+        host_inputs: Any = (weight, orders(rows, self._spec, self._rng))
+        there = None if self._prefetch is None else self._prefetch.take(sample)
+        if there is None:
+            host_inputs = (self._steps(sample), *host_inputs)
+        inputs = tree.to_torch(host_inputs, self._device, contiguous=self._compiled_loss is not None)
+        (trajectory, source), weights, epochs = inputs if there is None else (there, *inputs)
         batch = Batch(
             trajectory=trajectory,
             weight=self._equal_weights(len(sample.keys)) if weights is None else weights,
@@ -251,6 +263,13 @@ class Learner:
             generator=self._generator,
         )
         return batch, epochs
+
+    def _steps(self, sample: Sample) -> tuple[Trajectory[NDArray], NDArray]:
+        """The part of a batch that does not depend on when it is learned from."""
+        steps = sample.trajectory
+        if not self._on_cpu and tree.leaves(steps.carry):
+            steps = replace(steps, resets=Resets.of(steps.first))
+        return steps, sample.source
 
     def _equal_weights(self, rows: int) -> Tensor:
         """Ones [B], allocated once."""
@@ -273,7 +292,9 @@ class Learner:
             weight[rows] = own_weight * float((self.group.all_reduce_min(own_min) / own_min) ** beta)
         return weight
 
-    def _learn_epochs(self, batch: Batch, epochs: tuple[Tensor | None, ...]) -> NDArray | None:
+    def _learn_epochs(
+        self, batch: Batch, epochs: tuple[Tensor | None, ...], upcoming: Callable[[], Sample | None]
+    ) -> NDArray | None:
         """Learn from all minibatches in all epochs; returns the new priorities [B] if there are any.
 
         Metrics are those of the last minibatch.
@@ -290,7 +311,9 @@ class Learner:
         assert last_loss is not None, "an update has at least one minibatch"
         with torch.no_grad():
             metrics = last_loss.metrics()
-        if not self._on_cpu:
+        if self._prefetch is not None:
+            if (following := upcoming()) is not None:
+                self._prefetch.begin(following, self._steps(following))
             priorities, metrics = self._read(priorities, metrics, last_minibatch)
         for name, value in metrics.items():
             self._means.add(f"loss/{name}", value.item())
@@ -300,7 +323,7 @@ class Learner:
         self, priorities: Tensor | None, metrics: dict[str, Tensor], minibatch: Batch
     ) -> tuple[Tensor | None, Any]:
         """Wait for the device, and copy all that the host needs of an update at once; records its optimizer steps."""
-        metrics = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in metrics.items()}
+        metrics = {name: value.float() if value.dtype == self._autocast else value for name, value in metrics.items()}
         known: Any = tree.to_torch(tree.to_numpy((priorities, metrics, tuple(self._pending_steps))))
         self._pending_steps.clear()
         priorities, metrics, steps = known
@@ -309,7 +332,7 @@ class Learner:
         return priorities, metrics
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
+        return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def _learn_minibatch(self, batch: Batch) -> Loss:
         """Take one step of every optimizer that is due in this update; returns the loss at the weights before the step.
@@ -342,7 +365,8 @@ class Learner:
     def _compute_and_step(self, parts: Sequence[Part], batch: Batch) -> Loss:
         """Compute parts of the loss at the current parameters, then step their optimizers."""
         compute = differentiate if self._compiled_loss is None else self._compiled_loss
-        loss, gradients = compute(as_one(parts), self._parameters, self._precision)
+        factor = None if self._scale is None else self._scale.factor
+        loss, gradients = compute(as_one(parts), self._parameters, self._precision, factor)
         for name, gradient in gradients.items():
             self._optimizers[name].set_gradients(gradient)
         if not self._compiled_everywhere:
@@ -359,6 +383,8 @@ class Learner:
         self.group.all_reduce_sum(optimizer.gradient)
         if self.group.size > 1 and not self._spec.optimizers[name].summed:
             optimizer.gradient.div_(self.group.size)
+        if self._scale is not None:  # after the sum, so that an overflow anywhere is one everywhere
+            optimizer.gradient.div_(self._scale.factor)
         return optimizer.gradient_norm()
 
     def _apply_gradients(self, norms: dict[str, Tensor], batch: Batch) -> None:
@@ -371,13 +397,17 @@ class Learner:
             finite = torch.stack(list(norms.values())).isfinite().all()
             for name, norm in norms.items():
                 self._optimizers[name].apply_if(finite, norm)
+            if self._scale is not None:
+                self._scale.update(finite)
             self._pending_steps.append(_OptimizerStep(norms, self._sum_of_weights()))
             return
         known = {name: float(norm) for name, norm in norms.items()}
-        if _all_finite(known):
+        if all_finite := _all_finite(known):
             self._optimizer_steps += 1
             for name, size in known.items():
                 self._optimizers[name].apply(size)
+        if self._scale is not None:
+            self._scale.update(torch.tensor(all_finite))
         self._record_step(known, self._sum_of_weights(), batch)
 
     def _sum_of_weights(self) -> Any:
@@ -463,6 +493,8 @@ class Learner:
         """Means since the last call."""
         means = self._means.drain()
         means["learner/skipped"] = self.total_skipped
+        if self._scale is not None:
+            means["learner/loss_scale"] = float(self._scale.factor)
         if self._compiled_loss is not None:
             means["learner/compiled"] = int(self._compiled_loss.pays)
         means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
@@ -478,6 +510,7 @@ class Learner:
             "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
             "means": self._means.get_state(),
             "timeline": self._timeline.get_state(),
+            **({} if self._scale is None else {"loss_scale": self._scale.get_state()}),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -491,3 +524,5 @@ class Learner:
             optimizer.set_state(state["optimizers"][name])
         self._means.set_state(state["means"])
         self._timeline.set_state(state["timeline"])
+        if self._scale is not None and "loss_scale" in state:  # else the run was in another precision
+            self._scale.set_state(state["loss_scale"])

@@ -179,7 +179,7 @@ class Image(nn.Module):
         """The integer type as wide as the stride of the first convolution, if that is to be computed on blocks."""
         if x.device.type != "cpu" or x.dtype != torch.uint8 or torch.compiler.is_compiling():
             return None
-        if not torch.is_autocast_enabled("cpu"):  # in float32 blocks are no faster
+        if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:  # no faster there
             return None
         word = WORDS.get(self.blocks)
         fits = word is not None and x.stride(-1) == 1 and x.stride(-2) == x.shape[-1]

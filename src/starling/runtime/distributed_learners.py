@@ -5,6 +5,7 @@ How ranks are started does not matter here: each is told where they meet, who it
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -25,6 +26,10 @@ SLICE = 0.25
 """Seconds between two signs of life of a rank that waits for others."""
 LONGEST = timedelta(days=1)
 """Timeout of ranks that wait for a batch; the supervisor finds one that hangs."""
+NEVER = 2 * LONGEST
+"""Timeout given to the process groups, which must not be the first to act: nccl's watchdog would end the process."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 20e-6, 0.01
+"""Seconds between two looks at a collective operation; in between, a tenth of the time that it has taken so far."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -40,20 +45,20 @@ class RendezvousInfo:
 
 
 class DistributedLearners:
-    """A complete group of ranks. Gradients use gloo, or nccl between GPUs; everything else uses gloo.
+    """A complete group of ranks. Gradients use gloo, or `nccl` if each rank has its own GPU; all else uses gloo.
 
-    While this rank waits for others its `usage` says so, and shows a sign of life.
+    While this rank waits for others its `usage` says so, and shows a sign of life. docs/dev/devices.md says why it asks
+    again and again whether an operation has completed.
     """
 
-    def __init__(self, rendezvous: RendezvousInfo, device: torch.device, usage: Usage) -> None:
+    def __init__(self, rendezvous: RendezvousInfo, usage: Usage, nccl: bool = False) -> None:
         self.size, self._usage, self._total = rendezvous.size, usage, 0
         self._timeout = timedelta(seconds=rendezvous.timeout)
         self._store = rendezvous.store  # torch keeps its own half of a store that is written in Python, not ours
         rendezvous.store.set_timeout(self._timeout)
         try:
             self._talk = self._beside(lambda: _gloo(rendezvous, self._timeout))
-            on_gpu = device.type == "cuda"
-            self._reduction = self._beside(lambda: _nccl(rendezvous, self._timeout)) if on_gpu else self._talk
+            self._reduction = self._beside(lambda: _nccl(rendezvous)) if nccl else self._talk
         except RuntimeError as error:
             raise RankLostError(f"the learners did not connect: {_first_line(error)}", late=True) from error
 
@@ -103,30 +108,39 @@ class DistributedLearners:
 
     def _broadcast(self, tensor: Tensor, source: int) -> None:
         options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor, options.timeout = source, 0, self._timeout
-        self._wait(self._talk.broadcast([tensor], options), self._timeout)
+        options.rootRank, options.rootTensor, options.timeout = source, 0, NEVER
+        self._run(self._talk, lambda: self._talk.broadcast([tensor], options), self._timeout)
 
-    def _all_reduce(self, group: Any, tensor: Tensor, operation: Any, timeout: timedelta, phase: str = WAIT_IN) -> None:
+    def _all_reduce(self, group: Any, tensor: Tensor, operation: Any, limit: timedelta, phase: str = WAIT_IN) -> None:
         options = dist.AllreduceOptions()
-        options.reduceOp, options.timeout = operation, timeout
+        options.reduceOp, options.timeout = operation, NEVER
         self._usage.enter(phase)
         try:
-            self._wait(group.allreduce([tensor], options), timeout)
+            self._run(group, lambda: group.allreduce([tensor], options), limit)
         finally:
             self._usage.enter(BUSY)
 
-    def _wait(self, work: Any, timeout: timedelta) -> None:
-        """Wait until a collective operation is done; raises `RankLostError` if it fails."""
-        end = time.monotonic() + 0.9 * timeout.total_seconds()
-        while True:
-            known = work.is_completed()  # before the wait: what is done just after one has ended is not lost
-            try:
-                work.wait(timedelta(seconds=SLICE))
-                return
-            except RuntimeError as error:
-                if known:
-                    raise RankLostError(_first_line(error), late=time.monotonic() >= end) from error
-            self._usage.beat()
+    def _run(self, group: Any, begin: Callable[[], Any], limit: timedelta) -> None:
+        """Begin a collective operation and wait until it is done.
+
+        Raises `RankLostError` if it fails, or if it takes longer than `limit`, after which the group is aborted.
+        `work.wait` is called only once it is done: with a timeout it would abort the communicator of nccl.
+        """
+        start = time.monotonic()
+        try:
+            work = begin()
+            while not work.is_completed():
+                waited = time.monotonic() - start
+                if waited >= limit.total_seconds():
+                    group.abort()
+                    raise RankLostError(f"another learner did not answer within {limit.total_seconds():g} s", late=True)
+                self._usage.beat()
+                time.sleep(min(max(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE))
+            work.wait()
+        except RankLostError:
+            raise
+        except RuntimeError as error:
+            raise RankLostError(_first_line(error), late=False) from error
 
 
 def _gloo(rendezvous: RendezvousInfo, timeout: timedelta) -> Any:
@@ -137,10 +151,11 @@ def _gloo(rendezvous: RendezvousInfo, timeout: timedelta) -> Any:
     return gloo(PrefixStore("gloo", rendezvous.store), rendezvous.rank, rendezvous.size, options)
 
 
-def _nccl(rendezvous: RendezvousInfo, timeout: timedelta) -> Any:
+def _nccl(rendezvous: RendezvousInfo) -> Any:
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # errors are raised here, and end no process
     nccl: Any = dist.ProcessGroupNCCL
     options = nccl.Options()
-    options._timeout = timeout
+    options._timeout = NEVER
     return nccl(PrefixStore("nccl", rendezvous.store), rendezvous.rank, rendezvous.size, options)
 
 

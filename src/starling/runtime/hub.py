@@ -69,6 +69,7 @@ class Hub:
         self.store = store
         self.credits = Credits(actor_slots, store.begin, store.take_back)
         self._prefetched: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self._in_line: deque[Sample] = deque()  # the same batches, for who looks ahead
         self.failure: BaseException | None = None
         self._prefetch, self._scoring_thread = prefetch, scoring_thread
         self._being_scored = 0  # batches with drawn candidates that are not selected yet
@@ -138,8 +139,16 @@ class Hub:
             sample = self._prefetched.get(timeout=timeout)
         except queue.Empty:
             return None
+        self._in_line.popleft()
         self.wake()  # another one can be prepared
         return sample
+
+    def upcoming_batch(self) -> Sample | None:
+        """The batch that `next_batch` will return, if it is prepared already."""
+        try:
+            return self._in_line[0]
+        except IndexError:
+            return None
 
     def episodes(self) -> list[Episode]:
         return drain(self._episodes)
@@ -267,6 +276,7 @@ class Hub:
 
     def _deliver(self, sample: Sample) -> None:
         """Hand a batch to the learner, here in the main thread; `RankHub` sends it to its rank."""
+        self._in_line.append(sample)
         self._prefetched.put(sample)
 
     def _send(self, name: str, message: Message) -> None:

@@ -132,6 +132,7 @@ class LearnersRuntime:
             self._handle_message(*self._events.get(timeout=EVENT_POLL_SECONDS))
         for rank in self._regroup.overdue_ranks():
             self.hubs[rank].kill_rank()
+        self._regroup_if_complete()
 
     def _handle_message(self, rank: int, message: Message) -> None:
         match message:
@@ -141,7 +142,7 @@ class LearnersRuntime:
                 self._lost.discard(rank)
                 if why is not None:
                     self._notices.append(f"learner {rank} lost the others: {why}")
-                self._regroup.on_waiting(rank, (updates, optimizer_steps), late)
+                self._regroup.on_waiting(rank, (updates, optimizer_steps), late, why)
             case RankGone():
                 self._lost.add(rank)
                 self._metrics_asked = self._metrics_asked and rank != 0
@@ -149,7 +150,6 @@ class LearnersRuntime:
             case StateWritten() | LearnerMetrics():
                 self._answers[rank, type(message)] = message
                 self._metrics_asked = self._metrics_asked and not isinstance(message, LearnerMetrics)
-        self._regroup_if_complete()
 
     def _regroup_if_complete(self) -> None:
         order = self._regroup.order()

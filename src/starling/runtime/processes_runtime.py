@@ -66,7 +66,7 @@ class ProcessesRuntime:
         self._usage.enter(BUSY)
         if sample is None:
             return
-        result = self.learner.step(sample, self.env_steps)
+        result = self.learner.step(sample, self.env_steps, self.hub.upcoming_batch)
         assert result is not None, "a single learner waits for nobody"
         self._publish()
         self.hub.post(lambda: self.hub.store.update_priorities(result.keys, result.priorities))

@@ -50,6 +50,7 @@ class RankSpec:
     size: int
     timeout: float  # seconds, for the ranks to meet and for the reduction of a gradient
     address: str
+    nccl: bool = False  # reduces gradients between GPUs; else gloo does
 
 
 class LearnerRank:
@@ -80,7 +81,7 @@ class LearnerRank:
             self._wait_for_batch()
         sample = self._sample(self._waiting[0]) if self._waiting else None
         try:
-            result = self._learner.step(sample, self._env_steps)
+            result = self._learner.step(sample, self._env_steps, self._upcoming)
         except RankLostError as error:
             self._leave_learners(error)
             return True
@@ -98,6 +99,10 @@ class LearnerRank:
         wait_readable([self._line], LINK_POLL_SECONDS)
         self._usage.enter(BUSY)
         self._handle_messages()
+
+    def _upcoming(self) -> Sample | None:
+        """The batch after the one that is being learned from, if it is here."""
+        return self._sample(self._waiting[1]) if len(self._waiting) > 1 else None
 
     def _sample(self, slot: int) -> Sample:
         batch = self._batches[slot]
@@ -146,11 +151,9 @@ class LearnerRank:
         spec, learner = self._spec, self._learner
         self._env_steps = order.env_steps
         try:
-            device = next(learner.model.parameters()).device
             store = self._line.rendezvous(order.attempt, spec.timeout)
-            group = DistributedLearners(
-                RendezvousInfo(store, spec.rank, spec.size, spec.timeout, spec.address), device, self._usage
-            )
+            rendezvous = RendezvousInfo(store, spec.rank, spec.size, spec.timeout, spec.address)
+            group = DistributedLearners(rendezvous, self._usage, nccl=spec.nccl)
             mine = pack(learner.get_state()) if spec.rank == order.source else None
             state = group.broadcast(mine, order.source)
             if mine is None:

@@ -19,7 +19,7 @@ START_SECONDS = 0.1
 
 
 class RunFailedError(RuntimeError):
-    """Too few workers are left, or one of them fails in a way that a restart would repeat."""
+    """Too few workers are left, one of them fails in a way that a restart would repeat, or learners cannot meet."""
 
 
 class Listener(Protocol):

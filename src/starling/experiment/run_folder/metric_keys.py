@@ -92,6 +92,7 @@ REWARD, STD = Unit("reward"), Unit("reward", low=0)
 LOSS, SIGNED_LOSS = Unit("loss", low=0), Unit("loss")
 NATS, KL = Unit("nats"), Unit("nats, at least 0", low=0)
 RATIO, NORM, RATE = Unit("ratio", low=0), Unit("norm", low=0), Unit("learning rate", low=0)
+FACTOR = Unit("factor", low=0)
 MEAN_ENVS, UNIT_OF_ENV = Unit("envs, mean", low=0), Unit("the env's")
 SECONDS, MILLISECONDS = Unit("seconds", low=0), Unit("milliseconds", low=0)
 STEPS_PER_S, FRAMES_PER_S = Unit("env steps per second", low=0), Unit("frames per second", low=0)
@@ -214,6 +215,8 @@ LEARNER = Section(
            " in a sequence. A mean over the batch, of every 8th update"),
     Metric("learner/lag_steps", MEAN_STEPS, AFTER_UPDATE, "The same in env steps, over all envs"),
     Metric("learner/skipped", COUNT, ALWAYS, "Optimizer steps skipped so far because a gradient was not finite"),
+    Metric("learner/loss_scale", FACTOR, "`precision=float16`",
+           "Factor of the losses, halved when a gradient overflows and doubled when none did for long"),
     Metric("learner/compiled", FLAG, "`compile`", "1 if the loss runs compiled, 0 if torch cannot compile it"),
     Metric("learner/OPTIMIZER/gradient_norm", NORM, AFTER_UPDATE,
            "Norm of the gradient before clipping, averaged over the optimizer steps since the last row"),
