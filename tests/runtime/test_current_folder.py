@@ -66,6 +66,29 @@ def test_numba_reads_no_cache_from_the_current_folder(planted):
     assert not (planted / "numba").exists()
 
 
+READ_SETTINGS = """
+{statement}
+import matplotlib
+print(matplotlib.rcParams["savefig.dpi"])
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from starling.tools.report.png import check_matplotlib; check_matplotlib()",
+        "from starling.tools.report.png import draw; draw([], 'steps', title='', unit='')",
+        "from starling.envs.minatar import make; make('MinAtar/Breakout-v1', {})",
+    ],
+    ids=["check", "draw", "minatar"],
+)
+def test_matplotlib_reads_no_settings_from_the_current_folder(tmp_path, statement):
+    """They could make it start LaTeX, or wait for a FIFO."""
+    (tmp_path / "matplotlibrc").write_text("savefig.dpi: 8000\n")
+    code, printed, _ = call(tmp_path, "-P", "-c", READ_SETTINGS.format(statement=statement), command=(sys.executable,))
+    assert (code, printed.split()[0]) == (0, "figure"), printed
+
+
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_modules_beside_a_run_are_not_imported_by_cluster_workers(planted):

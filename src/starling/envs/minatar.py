@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from starling.envs.catalog import minatar_games
+from starling.matplotlib_import import import_matplotlib
 from starling.types import NDArray
 
 _CELL = 16  # pixels per cell in a rendered image
@@ -41,6 +42,7 @@ class MinAtarEnv(gymnasium.Env[NDArray, Any]):
         ramping: bool = True,
         render_mode: str | None = None,
     ) -> None:
+        import_matplotlib()  # before MinAtar does
         from minatar import Environment
 
         self._game = Environment(game, sticky_action_prob=sticky, difficulty_ramping=ramping)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from starling.errors import UserError
 from starling.experiment.run_folder.disk import publish
+from starling.matplotlib_import import import_matplotlib
 from starling.tools.report.curves import Axis, Curve, curves_of
 from starling.tools.report.groups import Group
 from starling.tools.report.panels import Chart, panels_of
@@ -22,9 +22,9 @@ _AXES: dict[Axis, str] = {"steps": "env steps", "time": "training time"}
 
 
 def check_matplotlib() -> None:
-    """Raise `UserError` if matplotlib is not installed."""
+    """Import matplotlib; raise `UserError` if it is not installed."""
     try:
-        importlib.import_module("matplotlib")
+        import_matplotlib()
     except ModuleNotFoundError:
         raise UserError("images need matplotlib: pip install 'starling-rl[report]', or leave out --png") from None
 
@@ -52,6 +52,7 @@ def write_images(groups: Sequence[Group], folder: Path, *, smooth: float = 0.0) 
 
 def draw(curves: Sequence[Curve], axis: Axis, *, title: str, unit: str) -> bytes:
     """Draw curves as PNG."""
+    import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
