@@ -131,3 +131,21 @@ def test_reference_in_a_base_works(variable, tmp_path):
     assert config.env.args == {"token": SECRET}
     assert secrets_warning(config) is None
     assert SECRET in secret_values(config)
+
+
+def test_reference_in_a_section_of_wrappers_is_saved_unresolved(variable, tmp_path):
+    """Wrappers are saved as a list, whichever form they were given in."""
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: ppo-cartpole\nenv: {{wrappers: {{TimeLimit: {{note: 'u:{variable}@host'}}}}}}\n")
+    config = load(str(file))
+    assert config.env.wrappers[0].args == {"note": f"u:{SECRET}@host"}
+    assert to_saved(config)["env"]["wrappers"] == [{"name": "TimeLimit", "args": {"note": f"u:{variable}@host"}}]
+    assert {SECRET, f"u:{SECRET}@host"} <= set(secret_values(config)), "a message may hold only a part of the value"
+
+
+def test_reference_that_would_not_be_found_again_is_refused(variable, tmp_path):
+    """It would be saved, and shown, with its value."""
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: ppo-cartpole\nalgo: {{name: 'not_here:Algo', x: {{1: '{variable}'}}}}\n")
+    with pytest.raises(UserError, match=r"'algo\.x\.1': a reference to an environment variable cannot stand here"):
+        load(str(file), imports=False)

@@ -230,11 +230,16 @@ def test_values_of_environment_variables_are_never_in_a_report(tmp_path, monkeyp
     (path / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: '${env:PRECIOUS}'"))
     run = read_run(path)
     assert (run.env, run.problems) == ("${env:PRECIOUS}", ())
-    (path / "config.yaml").write_text(config.replace("\nseed: 0\n", "\nseed: '${env:PRECIOUS}'\n"))
+    wrappers = 'wrappers: {TimeLimit: {note: "${env:PRECIOUS}"}}'
+    (path / "config.yaml").write_text(config.replace("wrappers: []", wrappers))
     run = read_run(path)
-    assert run.seed == "${env:PRECIOUS}"
-    assert "sesame" not in run.problems[0]
-    assert "starling config show" in run.problems[0]
+    assert run.setting("env.wrappers") == [{"name": "TimeLimit", "args": {"note": "${env:PRECIOUS}"}}]
+    for reference in ("'${env:PRECIOUS}'", '"\\x24{env:PRECIOUS}"'):
+        (path / "config.yaml").write_text(config.replace("\nseed: 0\n", f"\nseed: {reference}\n"))
+        run = read_run(path)
+        assert run.seed == "${env:PRECIOUS}"
+        assert "sesame" not in run.problems[0]
+        assert "starling config show" in run.problems[0]
 
 
 def test_links_are_not_followed(tmp_path):

@@ -24,7 +24,7 @@ class WrapperConfig(Part):
     args: Arguments = Field(default_factory=dict, description="its arguments besides the env")
 
 
-def _as_list(wrappers: Any) -> Any:
+def wrapper_list(wrappers: Any) -> Any:
     """Convert wrappers that are given as `{Name: {arguments}}` to a list, in the same order."""
     if not isinstance(wrappers, dict):
         return wrappers
@@ -36,7 +36,7 @@ def _as_list(wrappers: Any) -> Any:
 
 Wrappers = Annotated[
     list[WrapperConfig],
-    BeforeValidator(_as_list, json_schema_input_type=list[WrapperConfig] | dict[str, Any]),
+    BeforeValidator(wrapper_list, json_schema_input_type=list[WrapperConfig] | dict[str, Any]),
 ]
 
 

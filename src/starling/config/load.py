@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import ValidationError, create_model
 from starling.config import describe, secrets
 from starling.config.algorithms import ALGORITHMS, AlgoConfig, config_class
 from starling.config.dialect import MAX_CHARACTERS, dump, on_one_line, parse, show
+from starling.config.env import wrapper_list
 from starling.config.merging import Settings, schema_for
 from starling.config.mistakes import explain, keys_to, nearest_choice
 from starling.config.parts import Part
@@ -130,7 +132,7 @@ def check(
     """
     name: str | None = None
     model, mistakes = Config, list[str]()
-    values, references = secrets.resolve(values, mistakes)
+    values, references = secrets.resolve(_with_wrapper_list(values), mistakes)
     unset = {tuple(map(str, path)) for path, text in references.items() if secrets.is_unset(text)}
     try:
         model = _model_for(settings := config_class(name := _algo_name(values), imports=imports))
@@ -151,7 +153,20 @@ def check(
     if references:
         plain = to_dict(config)
         config.references.update({path: (text, secrets.at(plain, path)) for path, text in references.items()})
+        if lost := [path for path, (_, value) in config.references.items() if value is None]:
+            keys = (".".join(map(str, path)) for path in lost)
+            return None, [f"{quoted(key)}: a reference to an environment variable cannot stand here" for key in keys]
     return config, []
+
+
+def _with_wrapper_list(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert wrappers to the list in which they are saved, so that references in them are found again there."""
+    env = values.get("env")
+    if not isinstance(env, dict) or not isinstance(env.get("wrappers"), dict):
+        return values
+    with suppress(ValueError):  # reported by the check
+        return {**values, "env": {**env, "wrappers": wrapper_list(env["wrappers"])}}
+    return values
 
 
 def _told(file: str | None) -> str:
@@ -198,6 +213,7 @@ def secret_values(config: Config) -> list[str]:
     """Texts that must not be printed: apparent secrets and values of environment variables, longest first."""
     found = {value for _, value in secrets.literal_secrets(to_dict(config))}
     found |= {value for _, value in config.references.values() if isinstance(value, str)}
+    found |= {value for text, _ in config.references.values() for value in secrets.variables(text)}
     return sorted((value for value in found if len(value) >= secrets.LEAST_SECRET), key=len, reverse=True)
 
 

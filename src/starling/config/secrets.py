@@ -62,6 +62,11 @@ def is_unset(text: str) -> bool:
     return any(name not in os.environ for name in _REFERENCE.findall(text))
 
 
+def variables(text: str) -> list[str]:
+    """Return the values of the environment variables that a text refers to."""
+    return [os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ]
+
+
 def has_reference(value: Any) -> bool:
     """Return True if a text refers to an environment variable."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None

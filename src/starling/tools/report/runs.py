@@ -138,13 +138,14 @@ def _settings(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
         problem = str(error).splitlines()[0]
     try:
         content = read_bounded(folder.config_file, _CONFIG_BYTES).decode()
-        values = secrets.hide(parse(content, str(folder.config_file)))
+        parsed = parse(content, str(folder.config_file))
+        values = secrets.hide(parsed)
     except (OSError, UnicodeDecodeError, UserError) as error:
         raise UserError(f"{folder.path}: config.yaml cannot be read ({printable(error)})") from None
     env, algo = (values.get(key) if isinstance(values, dict) else None for key in ("env", "algo"))
     if not (isinstance(env, dict) and isinstance(env.get("id"), str) and isinstance(algo, dict)):
         raise UserError(f"{folder.path}: config.yaml names no env and algorithm, so the run cannot be grouped")
-    if "${env:" in content:  # the problem may quote the value of a variable, and a report is passed on
+    if secrets.resolve(parsed, [])[1]:  # the problem may quote the value of a variable, and a report is passed on
         problem = f"starling config show {folder.path} says why"
     problems.append(f"config.yaml is not complete or not valid here ({problem})")
     return dict(values)
