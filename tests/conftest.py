@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,10 +101,12 @@ def ray_token(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def local_ray(ray_token):
-    """A local Ray instance, shared by all tests of the session."""
+    """A local Ray instance, shared by all tests of the session; its workers import from the folder of the tests."""
     import ray
 
-    _start_ray(ray)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        _start_ray(ray)
     yield
     ray.shutdown()
 

@@ -92,7 +92,7 @@ def test_bandit_gets_the_full_episode_return_and_chooses_the_next_policy():
 CUTS = {
     "nothing": [],
     "stagger": ["env={id: toy/identity, args: {length: 9}, stagger: 5}"],
-    "fault": ["env={id: toy/faulty, args: {what: nan_reward, when: 20, once: FILE, length: 9}}"],
+    "fault": ["env={id: 'support.faulty_env:Faulty', args: {what: nan_reward, when: 20, once: FILE, length: 9}}"],
     "checkpoint": ["checkpoint.exact=true"],
 }
 

@@ -10,12 +10,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
+from support.faulty_env import Faulty
 
 from starling import tree
 from starling.config.env import EnvConfig
 from starling.envs.faults import EnvFault
 from starling.envs.registry import make_env, register_env
-from starling.envs.toy_faulty import Faulty
 from starling.envs.vector import MOST_DROPPED, VectorEnv
 from starling.envs.watch import LOOK_EVERY, LOOKS, BoundsWatch, RewardCheck
 from starling.errors import UserError
@@ -410,25 +410,29 @@ def test_fault_in_close_is_only_a_warning(caplog):
         ("shape", "gave an observation of shape (5,), not (4,) as its space says (env 0)"),
     ],
 )
-def test_toy_faulty_fails_after_its_good_steps_and_only_once_if_configured(tmp_path, what, message):
-    config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
+def test_faulty_env_fails_after_its_good_steps_and_only_once_if_configured(tmp_path, what, message):
+    config = EnvConfig(
+        id="support.faulty_env:Faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")}
+    )
     play(make_env(config, 2), 7 if what == "raise_reset" else 6)  # five steps and a reset, or six until the next reset
-    assert str(fault(make_env(config, 2), 8)) == f"env 'toy/faulty' {message}"
+    assert str(fault(make_env(config, 2), 8)) == f"env 'support.faulty_env:Faulty' {message}"
     play(make_env(config, 2), 20)
 
 
 @pytest.mark.parametrize("what", ["nan_obs", "nan_reward", "inf_reward"])
-def test_toy_faulty_gives_a_non_finite_value_once(tmp_path, what):
-    config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
+def test_faulty_env_gives_a_non_finite_value_once(tmp_path, what):
+    config = EnvConfig(
+        id="support.faulty_env:Faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")}
+    )
     env = make_env(config, 2)
     play(env, 20)
     assert [drop.index for drop in env.drops] == [0]
 
 
-def test_toy_faulty_fails_in_construction_and_rejects_unknown_faults(tmp_path):
+def test_faulty_env_fails_in_construction_and_rejects_unknown_faults(tmp_path):
     args = {"what": "raise_construct", "once": str(tmp_path / "done")}
     with pytest.raises(EnvFault, match=r"raised in construction: RuntimeError: told to raise .*\(env 0\)"):
-        make_env(EnvConfig(id="toy/faulty", args=args), 2)
-    make_env(EnvConfig(id="toy/faulty", args=args), 2)
+        make_env(EnvConfig(id="support.faulty_env:Faulty", args=args), 2)
+    make_env(EnvConfig(id="support.faulty_env:Faulty", args=args), 2)
     with pytest.raises(UserError, match=r"what must be raise_step, .*not 'explode'"):
         Faulty("explode")

@@ -141,39 +141,47 @@ def test_env_with_one_fault_is_reported_and_restarted(tmp_path, inference, what)
         args = f"{{what: raise_reset, when: 0, once: {mark}}}"
     timeout = 3 if what == "hang" else 60  # a slow start on a busy machine must not count as hung
     supervision = f"supervision.timeout={timeout}"
-    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", supervision) as runtime:
+    with running(
+        "env.id=support.faulty_env:Faulty", f"env.args={args}", f"inference={inference}", supervision
+    ) as runtime:
         notices = run_until_notice(runtime, "died")
         notices += run_steps(runtime, 500)
         assert mark.exists()
         if what not in ("exit", "hang"):
-            assert "env 'toy/faulty'" in notices[0]
+            assert "env 'support.faulty_env:Faulty'" in notices[0]
             assert sum("Traceback" in line for line in notices) == what.startswith("raise")
         checked_ledger(runtime)
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
 def test_observations_outside_their_space_cause_one_warning(inference):
-    with running("env.id=toy/faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}") as runtime:
+    with running(
+        "env.id=support.faulty_env:Faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}"
+    ) as runtime:
         notices = run_until_notice(runtime, "warning:")
         notices += run_steps(runtime, 500)
     assert [line.partition(" (env")[0] for line in notices] == [
-        "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1"
+        "warning: env 'support.faulty_env:Faulty' gave 1000 in its observation, where its space has 0 to 1"
     ]
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
 def test_non_finite_observation_drops_only_its_episode(tmp_path, inference):
     args = f"{{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"
-    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:
+    with running("env.id=support.faulty_env:Faulty", f"env.args={args}", f"inference={inference}") as runtime:
         notices = run_until_notice(runtime, "its episode was dropped")
         run_steps(runtime, 500)
-        assert [line.partition(" (env")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
+        assert [line.partition(" (env")[0] for line in notices] == [
+            "env 'support.faulty_env:Faulty' gave NaN in its observation"
+        ]
         assert runtime.drain_metrics()["envs/dropped"] == 1
         checked_ledger(runtime)
 
 
 def test_env_that_always_raises_ends_the_run_with_its_traceback_once():
-    with running("env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1") as runtime:
+    with running(
+        "env.id=support.faulty_env:Faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"
+    ) as runtime:
         notices: list[str] = []
         with pytest.raises(RunFailedError):
             notices.extend(line for _ in runtime.rounds for line in runtime.notices())

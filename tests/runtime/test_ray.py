@@ -243,7 +243,7 @@ def test_first_actions_use_the_restored_weights():
 
 
 def test_env_that_always_raises_ends_the_run_with_its_traceback():
-    faulty = ["env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"]
+    faulty = ["env.id=support.faulty_env:Faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         with pytest.raises(RunFailedError, match="0 of 2 actors are left"):
             run_until_notice(runtime, "this is never said")
@@ -251,10 +251,10 @@ def test_env_that_always_raises_ends_the_run_with_its_traceback():
 
 
 def test_non_finite_observation_drops_only_its_episode(tmp_path):
-    faulty = ["env.id=toy/faulty", f"env.args={{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"]
+    faulty = ["env.id=support.faulty_env:Faulty", f"env.args={{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         (said,) = [line for line in run_until_notice(runtime, "its episode was dropped") if "dropped" in line]
-        assert said.startswith("env 'toy/faulty' gave NaN in its observation (env ")
+        assert said.startswith("env 'support.faulty_env:Faulty' gave NaN in its observation (env ")
         run_steps(runtime, 300)
         assert runtime.drain_metrics()["envs/dropped"] == 1
 

@@ -264,13 +264,19 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_continues_them(queue, done, 
 
 
 @pytest.mark.slow
-def test_failed_run_does_not_prevent_others_from_being_recorded(done, tmp_path):
+def test_failed_run_does_not_prevent_others_from_being_recorded(done, tmp_path, monkeypatch):
     """One run at a time; a run without a checkpoint starts again in another folder."""
-    faulty = ["ppo-cartpole", "env.id=toy/faulty", "env.args={what: raise_step, when: 5}", "stop.env_steps=600"]
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    faulty = [
+        "ppo-cartpole",
+        "env.id=support.faulty_env:Faulty",
+        "env.args={what: raise_step, when: 5}",
+        "stop.env_steps=600",
+    ]
     expected_error = ["--seeds", "3-3", "--jobs", "1", "--job", *faulty, "--job", *TINY, "--evaluate", "2"]
     code, out, err = done(*expected_error)
     assert (code, err) == (1, "")
-    assert "toy/faulty" in out
+    assert "support.faulty_env:Faulty" in out
     assert "ended with code 1: error: " in out
     assert "1 recorded, 1 not finished, 0 not started" in out
     (result,) = read(tmp_path / "r.jsonl")

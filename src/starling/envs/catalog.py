@@ -35,7 +35,6 @@ ENVIRONMENTS = Registry(
         "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image, and index"),
         "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N paths is rewarded"),
         "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
-        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves on demand"),
     },
 )
 ALE, MINATAR, ENVPOOL, MARIO = "ALE/", "MinAtar/", "envpool/", "SuperMarioBros"

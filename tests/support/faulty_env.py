@@ -28,7 +28,7 @@ class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
 
     def __init__(self, what: Fault = "raise_step", when: int = 0, once: str | None = None, length: int = 16) -> None:
         if what not in get_args(Fault):
-            raise UserError(f"toy/faulty: what must be {', '.join(get_args(Fault))}, not {what!r}")
+            raise UserError(f"what must be {', '.join(get_args(Fault))}, not {what!r}")
         super().__init__(Identity(length=length))
         self._what, self._good_steps, self._once = what, when, once
         if self._is_due("raise_construct"):
