@@ -14,7 +14,7 @@ def import_matplotlib() -> None:
     Raises:
         ModuleNotFoundError: it is not installed.
     """
-    if "matplotlib" in sys.modules:
+    if sys.modules.get("matplotlib"):
         return
     here = os.open(".", os.O_PATH | os.O_DIRECTORY)
     try:

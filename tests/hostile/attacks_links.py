@@ -152,3 +152,32 @@ def a_file_of_an_export_is_a_link(place):
 @attack("start", ends=UNTOUCHED)
 def the_manifest_of_an_export_is_a_link(place):
     _replace(place.export / "manifest.json", place.outside / "precious.json")
+
+
+def _outputs(place):
+    return [place.root / "scratch" / name for name in ("report.html", "rows.csv")]
+
+
+@attack("report", "report csv", "csv", ends=UNHARMED)
+def links_in_place_of_an_output(place):
+    """In a stranger's folder, the name of the page may be taken already."""
+    for file in _outputs(place):
+        file.symlink_to(place.outside / "precious.txt")
+
+
+@attack("report", "report csv", "csv", ends=UNHARMED)
+def links_in_place_of_an_unfinished_output(place):
+    for file in _outputs(place):
+        file.with_name(f".unfinished-{file.name}").symlink_to(place.outside / "precious.txt")
+
+
+@attack("report", "report csv", "csv", ends=UNHARMED)
+def hard_links_in_place_of_an_output(place):
+    for file in _outputs(place):
+        os.link(place.outside / "precious.txt", file)
+
+
+@attack("report", "csv")
+def fifos_in_place_of_an_output(place):
+    for file in _outputs(place):
+        os.mkfifo(file)

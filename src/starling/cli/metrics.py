@@ -70,6 +70,7 @@ def _explain(keys: Sequence[str]) -> None:
 
 def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
     from starling.errors import UserError
+    from starling.experiment.run_folder.disk import output
     from starling.experiment.run_folder.rows import MOST_CELLS, write_csv
 
     if count * len(names) > MOST_CELLS:
@@ -81,7 +82,7 @@ def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
         write_csv(islice(shown, count), [escaped(name) for name in names], sys.stdout)
         return
     try:
-        with Path(target).open("w", encoding="utf-8", newline="") as stream:
+        with output(Path(target)) as stream:
             write_csv(islice(rows, count), names, stream)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; choose another file with --csv") from None

@@ -39,6 +39,7 @@ def report(
     Example: starling report runs/* --out report.html --png plots
     """
     from starling.errors import UserError
+    from starling.experiment.run_folder.disk import output
     from starling.tools.report.page import build_page
     from starling.tools.report.png import check_matplotlib, write_images
     from starling.tools.report.table_csv import export
@@ -47,8 +48,10 @@ def report(
         check_matplotlib()
     groups, missing = _read(runs)
     count = sum(len(group.runs) for group in groups)
+    page = build_page(groups, missing, smooth=smooth)
     try:
-        out.write_text(build_page(groups, missing, smooth=smooth), encoding="utf-8")
+        with output(out) as stream:
+            stream.write(page)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None
     say(f"wrote {out}: {count:,} {'run' if count == 1 else 'runs'}, {_environments(groups)}")

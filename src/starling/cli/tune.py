@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,10 +100,11 @@ def _line(trial: Trial) -> str:
 
 def _write(out: Path, config: Config) -> None:
     from starling.config.load import secrets_warning, to_yaml
+    from starling.experiment.run_folder.disk import output
 
     mode = 0o666 if secrets_warning(config) is None else 0o600
     try:
-        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        with output(out, mode) as file:
             file.write(to_yaml(config, comments=True))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from None

@@ -10,9 +10,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 MODE = 0o666
 """Mode of new files, before the user's umask is applied."""
@@ -23,12 +24,12 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def open_regular(file: Path, flags: int) -> int:
+def open_regular(file: Path, flags: int, mode: int = MODE) -> int:
     """Open a regular file; raises OSError for a symbolic link and, without blocking, for a FIFO.
 
     A file to be written must have no second hard link, since the file would also change there.
     """
-    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, MODE)
+    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     status = os.fstat(descriptor)
     problem = None
     if not stat.S_ISREG(status.st_mode):
@@ -141,6 +142,29 @@ def publish(file: Path, content: bytes | memoryview) -> None:
             remove(partial)
         raise
     sync(file.parent)
+
+
+@contextmanager
+def output(file: Path, mode: int = MODE) -> Iterator[TextIO]:
+    """Open a text file that somebody may have put a link in place of: the name gets a new file once it is complete.
+
+    Raises:
+        OSError: It cannot be written, or is a folder, a device, or a FIFO.
+    """
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    partial = file.with_name(f".unfinished-{file.name}")
+    with suppress(FileNotFoundError):
+        remove(partial)  # of a killed process
+    try:
+        descriptor = open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "w", encoding="utf-8", newline="") as stream:
+            yield stream
+        rename(partial, file)
+    except BaseException:
+        with suppress(OSError):
+            remove(partial)
+        raise
 
 
 def remove(file: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from starling.errors import UserError
+from starling.experiment.run_folder.disk import output
 from starling.experiment.run_folder.rows import FIRST, MOST_CELLS, Rows, write_csv
 from starling.tools.report.groups import Group
 from starling.tools.report.runs import Run
@@ -31,7 +32,7 @@ def export(groups: Sequence[Group], file: Path) -> int:
     if count * len(names) > MOST_CELLS:
         raise UserError(f"{count:,} rows of {len(names):,} columns are too many for one CSV file; name fewer runs")
     try:
-        with file.open("w", encoding="utf-8", newline="") as stream:
+        with output(file) as stream:
             write_csv(_rows(groups), [_cell(name) for name in names], stream)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}; choose another file with --csv") from None
