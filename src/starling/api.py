@@ -20,7 +20,7 @@ from starling.envs.registry import register_env as register_env
 from starling.envs.wrappers import WRAPPERS
 from starling.experiment import train as training
 from starling.experiment.display import Display, Status
-from starling.experiment.run_folder.folder import of_config
+from starling.experiment.run_folder.folder import Vetting
 from starling.experiment.session import Result
 from starling.nets.torsos import TORSOS
 from starling.tools import evaluate as evaluation
@@ -83,10 +83,9 @@ def train(
     """
     file, notes = None, list[str]()
     if isinstance(source, str):
-        run = of_config(source, allow)
-        config = load_config(source, overrides, vet=None if run is None else run.vet)
-        if run is not None:
-            run.check_cluster(overrides)
+        vetting = Vetting(allow)
+        config = load_config(source, overrides, vet=vetting)
+        vetting.check_cluster(overrides)
         file, notes = Path(source) if is_file(source) else None, notes_on(source, overrides, config)
     elif isinstance(source, dict):
         config = from_dict(source, overrides)

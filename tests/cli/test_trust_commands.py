@@ -208,6 +208,80 @@ def test_file_in_a_run_folder_is_checked_under_any_name(canary, foreign, in_proc
     assert not marker.exists()
 
 
+def _with_dangling_link(folder):
+    (folder / "metrics.jsonl").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").symlink_to("nowhere")
+    return folder / "config.yaml"
+
+
+def _in_a_folder_of_the_run(folder):
+    return shutil.copy(folder / "config.yaml", folder / "checkpoints" / "tuned.yaml")
+
+
+def _as_base_of_own_file(folder):
+    file = folder.parent / "mine.yaml"
+    file.write_text(f"base: {folder.name}/config.yaml\nseed: 3\n")
+    return file
+
+
+def _as_base_beside_the_run(folder):
+    """A file in the run that derives from one that came with it."""
+    shutil.move(folder / "config.yaml", folder.parent / "other.yaml")
+    (folder / "config.yaml").write_text("base: ../other.yaml\n")
+    return _as_base_of_own_file(folder)
+
+
+def _as_link_out_of_the_run(folder):
+    shutil.move(folder / "config.yaml", folder.parent / "other.yaml")
+    (folder / "config.yaml").symlink_to("../other.yaml")
+    return folder / "config.yaml"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _with_dangling_link,
+        _in_a_folder_of_the_run,
+        _as_base_of_own_file,
+        _as_base_beside_the_run,
+        _as_link_out_of_the_run,
+    ],
+)
+def test_file_that_came_with_a_run_is_checked_wherever_it_is(canary, foreign, in_process, make):
+    name, marker = canary
+    folder = foreign({"env.id": f"{name}:Env"})
+    file = make(folder)
+    code, _, complaint = in_process("config", "check", file)
+    (line,) = complaint.splitlines()
+    assert code == 2
+    assert f"{folder} is not known as a run of yours" in line
+    with pytest.raises(UserError, match="is not known as a run of yours"):
+        starling.train(str(file), runs=folder.parent / "runs")
+    assert not marker.exists()
+
+
+def test_cluster_of_a_run_that_is_a_base_must_be_allowed(foreign, in_process, tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: foreign/config.yaml\nseed: 3\n")
+    foreign({"runtime": "ray", "ray.address": "127.0.0.1:1"})
+    code, _, complaint = in_process("train", tmp_path / "mine.yaml", "--runs", tmp_path / "runs")
+    assert code == 2
+    assert "would join 127.0.0.1:1 (ray.address)" in complaint
+
+
+def test_own_file_may_derive_from_own_run_and_import_more(canary, in_process, tmp_path):
+    name, _ = canary
+    settings = [*SMALL, f"env.id={name}:Env", "run=mine", f"--runs={tmp_path}"]
+    assert in_process("train", "ppo-cartpole", *settings)[0] == 0
+    (tmp_path / "own.yaml").write_text(f"base: mine/config.yaml\nnet: {{torso: {{kind: '{name}:torso'}}}}\n")
+    assert "is not known as a run of yours" not in in_process("config", "check", tmp_path / "own.yaml")[2]
+
+
+def test_checking_a_run_reads_no_other_folder_that_it_names(foreign, in_process, tmp_path):
+    code, _, complaint = in_process("config", "check", foreign({"replay_from": str(tmp_path / "elsewhere")}))
+    assert (code, complaint) == (0, "")
+
+
 @pytest.mark.parametrize(("key", "value", "told"), PLACES)
 def test_show_and_diff_import_nothing(canary, foreign, in_process, tmp_path, key, value, told):
     """Wherever the file is, these commands are for looking at what a stranger has sent."""

@@ -54,11 +54,10 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     Example: starling config check my.yaml algo.batch=64
     """
     from starling.cli.precheck import load_checked
-    from starling.experiment.run_folder.folder import of_config
+    from starling.experiment.run_folder.folder import Vetting
 
     file, run = _located(source, allow)
-    vetted = run or of_config(file, allow or ())
-    vet = None if vetted is None else vetted.vet
+    vet = Vetting(allow or ()) if run is None else run.vet
     config = load_checked(file, overrides or [], derive=run is None, vet=vet)
 
     from starling.config.notes import notes_on
@@ -73,9 +72,9 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
         from starling.launch.ray import check_cluster_run
 
         check_cluster_run(run_plan, layout)
-    if config.replay_from is not None:
+    if config.replay_from is not None and run is None:
         check_replay(run_plan, layout, Path(config.replay_from))
-    if config.init_from is not None and run is None:  # a run does not need it any more
+    if config.init_from is not None and run is None:
         initial, mine = read_weights(config.init_from), model.state_dict()
         for line in match_weights(initial, mine).lines(initial.source, mine):
             say(line)

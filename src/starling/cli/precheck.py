@@ -9,7 +9,7 @@ from starling.config.schema import Config
 from starling.config.secrets import has_reference
 from starling.envs.catalog import check_id, gymnasium_envs
 from starling.errors import UserError
-from starling.experiment.run_folder.folder import of_config
+from starling.experiment.run_folder.folder import Vetting
 
 
 def load_source(
@@ -17,17 +17,17 @@ def load_source(
 ) -> Config:
     """Load and check a preset or a file that the user named; see `load_checked`.
 
-    A file is trusted unless it is in a run folder: then it is vetted like that run, and refused if it imports a package
-    or joins a cluster that is not allowed.
+    A file is trusted unless it, or one that it derives from, is in a run folder: then it is vetted like that run, and
+    refused if it imports a package or joins a cluster that is not allowed.
 
     Args:
         allow: packages that a run made by somebody else may import.
         seals: True if the configuration becomes a trusted run of the user, including its cluster.
     """
-    run = of_config(source, allow or ())
-    config = load_checked(source, overrides, vet=None if run is None else run.vet)
-    if run is not None and (seals or config.runtime == "ray"):
-        run.check_cluster(overrides)
+    vetting = Vetting(allow or ())
+    config = load_checked(source, overrides, vet=vetting)
+    if seals or config.runtime == "ray":
+        vetting.check_cluster(overrides)
     return config
 
 

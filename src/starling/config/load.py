@@ -23,8 +23,8 @@ from starling.errors import UserError, did_you_mean, quoted
 
 _SHOWN = 8  # missing keys in a message
 PRESETS = resources.files("starling.config") / "presets"
-Vet = Callable[[dict[str, Any]], None]
-"""Inspects the content of a file; raises `UserError` to refuse it."""
+Vet = Callable[[str, dict[str, Any]], None]
+"""Inspects a file, by name and content, and then each that it derives from; raises `UserError` to refuse one."""
 
 
 def preset_names() -> list[str]:
@@ -54,7 +54,7 @@ def load(
     """Load the configuration of `source` (a preset's name or a YAML file) with `key.sub=value` overrides on top.
 
     The key `base` of a file names the preset or file it derives from. `derive=False` is for the file of a run, which is
-    complete: it refuses that key, and a file with missing keys. `vet` is called with the content of each file before
+    complete: it refuses that key, and a file with missing keys. `vet` is called with each file before
     anything named there is imported, and may refuse it. `imports=False` imports nothing: the settings of an algorithm
     that is not built in are not checked.
     """
@@ -112,9 +112,9 @@ def merge(
     """Merge `source` and `overrides` unchecked; also return one line per override that cannot be applied."""
     settings = Settings(imports=imports)
     files = read_files(source, derive)
-    for _, values in files:
+    for name, values in reversed(files):
         if vet is not None:
-            vet(values)
+            vet(name, values)
     for name, values in files:
         settings.add_file(values, "" if name == source else name)
     return settings, settings.add_overrides(overrides)

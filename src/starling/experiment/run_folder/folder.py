@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,8 @@ class RunFolder:
             lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
             raise UserError(*(f"{self.config_file}: {line}" for line in lines)) from None
 
-    def vet(self, values: dict[str, Any]) -> None:
-        """Raise `ForeignCodeError` if the content of a `config.yaml` imports code that the user has not allowed."""
+    def vet(self, file: str, values: dict[str, Any]) -> None:
+        """Raise `ForeignCodeError` if the content of a YAML file imports code that the user has not allowed."""
         trust.check(self.path, values, self.allow)
 
     def check_cluster(self, overrides: Sequence[str] = ()) -> None:
@@ -224,10 +224,37 @@ def _why_not_prepared(folder: Path, name: str) -> str | None:
 
 
 def of_config(source: str, allow: Sequence[str] = ()) -> RunFolder | None:
-    """Return the run that contains the YAML file `source` (links are followed); None for presets and other files."""
-    file = Path(os.path.realpath(source))
-    is_run = any((file.parent / name).exists() for name in ("checkpoints", "metrics.jsonl"))
-    return RunFolder(file.parent, tuple(allow), file.name) if config_load.is_file(source) and is_run else None
+    """Return the run that contains the YAML file `source` or the target of a link; None for presets and other files.
+
+    Beside a file, what a run writes tells; a folder further up must have a `config.yaml` too.
+    """
+    paths = (os.path.realpath(source), os.path.abspath(source)) if config_load.is_file(source) else ()
+    for file in map(Path, paths):
+        for place in file.parents:
+            has_traces = any(os.path.lexists(place / name) for name in ("checkpoints", "metrics.jsonl"))
+            if has_traces and (place == file.parent or os.path.lexists(place / "config.yaml")):
+                return RunFolder(place, tuple(allow), str(file.relative_to(place)))
+    return None
+
+
+@dataclass
+class Vetting:
+    """Vets a YAML file and those that it derives from: each like the runs that contain it or a file before it."""
+
+    allow: Sequence[str] = ()
+    runs: list[RunFolder] = field(default_factory=list)
+
+    def __call__(self, file: str, values: dict[str, Any]) -> None:
+        """Raise `ForeignCodeError` if `values` import code that the user has not allowed."""
+        if (run := of_config(file, self.allow)) is not None:
+            self.runs.append(run)
+        for each in self.runs:
+            each.vet(file, values)
+
+    def check_cluster(self, overrides: Sequence[str] = ()) -> None:
+        """Raise `ForeignCodeError` if training would join a cluster of a run that the user has not named."""
+        for run in self.runs:
+            run.check_cluster(overrides)
 
 
 def _save_config(folder: RunFolder, config: Config, seal_cluster: bool) -> str | None:
