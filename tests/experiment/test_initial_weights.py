@@ -22,6 +22,7 @@ SHORT = [*DQN, "stop.env_steps=320", "checkpoint.every=160", "algo.optimizer.sch
 PPO = ["env.num=2", "net.torso={kind: mlp, hidden: [16], activation: relu}", "stop.return=null", "net.shared=true"]
 TORSO = "trunks.shared.torso.dense.linears"
 FIRST = f"{TORSO}.0.weight"
+LIMITS = {"learner": 2**26}
 ONE_LINE = r"^[^\n]*$"
 
 
@@ -60,7 +61,7 @@ def first_state(preset, *overrides):
 
     config = load(preset, list(overrides))
     runtime = build_runtime(RunPlan.from_config(config))
-    transfer = _take_weights(runtime, read_weights(config.init_from))
+    transfer = _take_weights(runtime, read_weights(config.init_from, LIMITS))
     state = runtime.learner.get_state()
     runtime.close()
     return transfer, state
@@ -302,9 +303,19 @@ def test_damaged_newest_checkpoint_is_skipped_and_named(source, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(source, broken)
     (broken / "checkpoints" / "step-000000000320" / "learner.safetensors").unlink()
-    initial = read_weights(str(broken))
+    initial = read_weights(str(broken), LIMITS)
     assert initial.source == f"{broken} (step-000000000160)"
     assert initial.problems == ("step-000000000320: learner.safetensors is missing",)
+
+
+def test_impossible_statistics_are_refused(in_empty, tmp_path):
+    settings = ["algo.rollout=32", "net.torso.hidden=[4]", "curiosity=[{kind: rnd}]"]
+    weights = build_model(RunPlan.from_config(load("ppo-cartpole", settings))).state_dict()
+    (count,) = [value for name, value in weights.items() if name.endswith("moments.0.count")]
+    count.fill_(-5)
+    save_file(weights, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=r"^init_from: .*w.safetensors cannot be used: .*fewer than no values"):
+        starling.train("ppo-cartpole", [*settings, f"init_from={tmp_path / 'w.safetensors'}"])
 
 
 def test_branches_keep_the_weights_of_their_checkpoint(source, tmp_path):

@@ -65,7 +65,7 @@ def _lengthen(place, name, size):
     change_manifest(place.newest, lambda manifest: manifest["files"].update({name: entry}))
 
 
-@attack("resume", "eval", "info", ends=FALLS_BACK)
+@attack("resume", "eval", "info", "init", ends=FALLS_BACK)
 def weights_of_a_gigabyte(place):
     """The network has a hundred weights."""
     _lengthen(place, "learner.safetensors", 2**30)

@@ -33,6 +33,16 @@ def weights_that_are_infinite(place):
 
 
 @attack("init file")
+def weights_that_are_infinite_in_the_network(place):
+    """They are finite in the file, in a wider type."""
+    _change(place, lambda arrays: arrays.update({name: _too_large(array) for name, array in arrays.items()}))
+
+
+def _too_large(array):
+    return np.full(array.shape, 1e300) if array.dtype == np.float32 else array
+
+
+@attack("init file")
 def no_weights_at_all(place):
     place.weights.write_bytes(save({}))
 
@@ -96,6 +106,16 @@ def a_pickle_among_the_weights_of_a_run(place):
 @attack("init", ends=UNTOUCHED)
 def nan_among_the_weights_of_a_run(place):
     change_array(place.newest, "learner", "0.weight", lambda array: array * np.nan)
+
+
+@attack("resume", "eval", ends=FALLS_BACK)
+def infinity_among_the_weights_of_a_checkpoint(place):
+    change_array(place.newest, "learner", "0.weight", lambda array: array + np.inf)
+
+
+@attack("resume", "eval", ends=FALLS_BACK)
+def weights_of_a_checkpoint_that_are_infinite_in_the_network(place):
+    change_array(place.newest, "learner", "0.weight", _too_large)
 
 
 @attack("init", ends=UNTOUCHED)

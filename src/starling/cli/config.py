@@ -64,6 +64,7 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     from starling.experiment.initial_weights import match_weights, read_weights
     from starling.experiment.saved_replay.start import check_replay
     from starling.launch.plan import build_model, layout_of, validated_plan
+    from starling.launch.sizes import initial_limits
 
     run_plan = validated_plan(config)
     model = build_model(run_plan)
@@ -75,7 +76,7 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     if config.replay_from is not None and run is None:
         check_replay(run_plan, layout, Path(config.replay_from))
     if config.init_from is not None and run is None:
-        initial, mine = read_weights(config.init_from), model.state_dict()
+        initial, mine = read_weights(config.init_from, initial_limits(run_plan, model)), model.state_dict()
         for line in match_weights(initial, mine).lines(initial.source, mine):
             say(line)
     for note in notes_on(file, overrides or [], config) if run is None else ():

@@ -92,34 +92,39 @@ class Transfer:
         return to_json(content | rest, indent=1)
 
 
-def read_weights(init_from: str) -> InitialWeights:
-    """Read the weights of a run (its newest valid checkpoint), of one checkpoint, or of a safetensors file."""
+def read_weights(init_from: str, limits: checkpoint.Limits) -> InitialWeights:
+    """Read the weights of a run (its newest valid checkpoint), of one checkpoint, or of a safetensors file.
+
+    Args:
+        init_from: path of one of these.
+        limits: largest sizes of the parts of a checkpoint.
+    """
     try:
-        return replace(_read(Path(init_from)), path=os.path.abspath(init_from))
+        return replace(_read(Path(init_from), limits), path=os.path.abspath(init_from))
     except OSError as error:
         raise UserError(f"cannot read init_from={init_from}: {error.strerror}") from None
 
 
-def _read(path: Path) -> InitialWeights:
+def _read(path: Path, limits: checkpoint.Limits) -> InitialWeights:
     if path.is_dir():
         if os.path.lexists(path / "manifest.json"):
-            return _of_checkpoint(path)
-        return _of_run(path, checkpoint.NEWEST)
+            return _of_checkpoint(path, limits)
+        return _of_run(path, checkpoint.NEWEST, limits)
     if path.parent.name == "checkpoints" and not os.path.lexists(path):  # e.g. RUN/checkpoints/best
-        return _of_run(path.parent.parent, path.name)
+        return _of_run(path.parent.parent, path.name, limits)
     return _of_file(path)
 
 
-def _of_run(run: Path, which: str) -> InitialWeights:
+def _of_run(run: Path, which: str, limits: checkpoint.Limits) -> InitialWeights:
     place = folder.find(run)
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, ("learner",), state_check("learner"))
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, ("learner",), state_check("learner"), limits)
     return InitialWeights(f"{printable(run)} ({chosen.name})", state["learner"]["model"], tuple(problems))
 
 
-def _of_checkpoint(path: Path) -> InitialWeights:
+def _of_checkpoint(path: Path, limits: checkpoint.Limits) -> InitialWeights:
     check_contents(path, "a checkpoint")
     try:
-        state = checkpoint.load(path, ("learner",), state_check("learner"))
+        state = checkpoint.load(path, ("learner",), state_check("learner"), limits)
     except checkpoint.BrokenCheckpointError as error:
         raise UserError(f"init_from={path}: {error}") from None
     return InitialWeights(printable(path), state["learner"]["model"])
@@ -173,8 +178,8 @@ def match_weights(initial: InitialWeights, mine: Mapping[str, Tensor]) -> Transf
             f"init_from: no weights of {initial.source} fit this network: {transfer.why_nothing_fits()}; give it the"
             " same net, and an env with the same shapes"
         )
-    for there in transfer.taken.values():
-        if theirs[there].is_floating_point() and not bool(theirs[there].isfinite().all()):
+    for name, there in transfer.taken.items():
+        if not bool(theirs[there].to(mine[name]).isfinite().all()):
             raise UserError(f"init_from: {printable(there)} of {initial.source} has values that are not finite")
     return transfer
 

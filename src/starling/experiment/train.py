@@ -29,9 +29,9 @@ from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.session import Result, Session
 from starling.hardware import find_room, set_up_torch
-from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validated_plan
+from starling.launch.plan import RunPlan, build_model, check_finite, load_weights, plan_threads, validated_plan
 from starling.launch.runtime import Runtime, build_runtime
-from starling.launch.sizes import checkpoint_limits
+from starling.launch.sizes import checkpoint_limits, initial_limits
 from starling.process_exit import Interrupts
 from starling.replay.store import Store, shard_envs
 from starling.runtime.prewarm import prewarm
@@ -47,7 +47,9 @@ def train(
         notes: Lines about the configuration to display.
     """
     run_plan = _prepare(config)
-    initial = None if config.init_from is None else read_weights(config.init_from)
+    initial = None
+    if config.init_from is not None:
+        initial = read_weights(config.init_from, initial_limits(run_plan, build_model(run_plan)))
     set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(runs))
     with ExitStack() as held:
@@ -164,7 +166,10 @@ def branch(
 
 def _take_weights(runtime: Runtime, initial: InitialWeights) -> Transfer:
     transfer = match_weights(initial, runtime.learner.model.state_dict())
-    runtime.learner.load_initial_weights(take(initial, transfer))
+    try:
+        runtime.learner.load_initial_weights(take(initial, transfer))
+    except ValueError as error:
+        raise UserError(f"init_from: the weights of {initial.source} cannot be used: {error}") from None
     return transfer
 
 
@@ -193,13 +198,18 @@ def _load(
     say: Callable[[str], None],
 ) -> tuple[str, dict[str, Any]]:
     """Load the checkpoint called `which`; returns its name for messages and its state."""
-    check = state_check("learner", "store", "session", "incarnations")
+    model, check_form = build_model(run_plan), state_check("learner", "store", "session", "incarnations")
+
+    def check(state: dict[str, Any]) -> None:
+        check_form(state)
+        check_finite(model, state["learner"]["model"])
+
     chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check, limits=limits)
     for problem in problems:
         say(f"checkpoint skipped: {problem}")
     source = f"{place.path} ({chosen.name})"
     with checkpoint.fitting(source):
-        load_weights(build_model(run_plan), state["learner"]["model"], source)
+        load_weights(model, state["learner"]["model"], source)
     say(f"resuming from {chosen}")
     return source, state
 

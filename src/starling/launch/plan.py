@@ -7,6 +7,7 @@ build the network of a plan, find the layout of its steps, and choose a learner'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,7 +34,7 @@ from starling.replay.limiter import check as check_no_deadlock
 from starling.replay.limiter import pace, steps_per_update
 from starling.replay.spec import TableSpec
 from starling.replay.store import shard_envs, shard_specs
-from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, RunLength, StreamSpec
+from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, RunLength, StreamSpec, Tensor
 
 FRAGMENT_SLOTS = 2
 """Fragment buffers per env loop: one is recorded into while the other is inserted into the tables."""
@@ -337,6 +338,17 @@ def build_model(run_plan: RunPlan, where: torch.device | None = None) -> nn.Modu
                 "the network does not fit into memory: use a smaller one (net) or a larger machine"
             ) from None
         raise
+
+
+def check_finite(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if saved weights would not be finite in `model`, whose own are."""
+    for name, mine in model.state_dict().items():
+        if name in weights and not _is_finite(weights[name].to(mine)) and _is_finite(mine):
+            raise ValueError(f"its weights {printable(name)} are not finite")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:

@@ -111,6 +111,11 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
     }
 
 
+def initial_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
+    """Upper bounds like `checkpoint_limits` for another run, whose weights this one may start from."""
+    return {"learner": SMALL + 16 * learning_bytes(run_plan, model)}
+
+
 def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
     """Sizes of every table in every shard."""
     config, learners = run_plan.config, run_plan.learners

@@ -36,6 +36,7 @@ class Moments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("total", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
+        self.register_load_state_dict_post_hook(_check_sums)
         self._sums = b""  # the sums from which `_known` was computed
         self._known: tuple[Tensor, Tensor] | None = None
 
@@ -80,6 +81,13 @@ class Moments(nn.Module):
         variance = (self.squares / count - mean.square()).clamp(min=0.0)
         std = torch.where(self.count > 0, variance, 1.0).add(_EPSILON).sqrt()
         return mean.float(), std.float()
+
+
+def _check_sums(moments: nn.Module, _: object) -> None:
+    """Raise ValueError if loaded sums are none that `Moments.update` could have made."""
+    assert isinstance(moments, Moments)
+    if bool(moments.count < 0) or bool((moments.squares < 0).any()):
+        raise ValueError("statistics of fewer than no values")
 
 
 @dataclass(frozen=True)

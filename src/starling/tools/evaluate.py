@@ -20,7 +20,7 @@ from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.hardware import on_device_here, set_up_torch
-from starling.launch.plan import RunPlan, build_model, check_network, load_weights, plan_threads
+from starling.launch.plan import RunPlan, build_model, check_finite, check_network, load_weights, plan_threads
 from starling.launch.sizes import checkpoint_limits
 from starling.tools.video import draw_without_a_screen, write_video
 from starling.types import Progress
@@ -82,7 +82,13 @@ def load_agent(
     check_network(run_plan)
     model = build_model(run_plan)
     parts, limits = ("learner", "evaluator"), checkpoint_limits(run_plan, model)
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"), limits)
+    check_form = state_check("learner")
+
+    def check(state: dict[str, Any]) -> None:
+        check_form(state)
+        check_finite(model, state["learner"]["model"])
+
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, check, limits)
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     with checkpoint.fitting(f"{run} ({chosen.name})"):
