@@ -94,6 +94,38 @@ def test_bomb_in_an_override_is_a_one_line_error(override):
     assert len(str(refused.value)) < 400
 
 
+def test_unknown_keys_by_the_thousand_are_counted_in_bounded_time(tmp_path):
+    (tmp_path / "own.yaml").write_text("base: ppo-cartpole\n" + "".join(f"unknown{i}: 1\n" for i in range(4_500)))
+    start = time.process_time()
+    with pytest.raises(UserError) as refused:
+        load(str(tmp_path / "own.yaml"))
+    assert str(refused.value).splitlines()[-1] == "and 4,480 more mistakes"
+    assert time.process_time() - start < SECONDS
+
+
+@pytest.mark.parametrize(("files", "keys"), [(40, 1), (10, 4_000)])
+def test_base_files_are_limited_together(tmp_path, files, keys):
+    for number in range(files):
+        base = f"b{number - 1}.yaml" if number else "ppo-cartpole"
+        args = ", ".join(f"k{number}_{key}: 1" for key in range(keys))
+        (tmp_path / f"b{number}.yaml").write_text(f"base: {base}\nenv: {{args: {{{args}}}}}\n")
+    start = time.process_time()
+    with pytest.raises(UserError, match="derives from more than 16 files, or has more than 262,144 characters"):
+        load(str(tmp_path / f"b{files - 1}.yaml"))
+    assert time.process_time() - start < SECONDS
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["algo.epsilon_bandit={arms: 16000, window: 16000}", "algo.epsilon_bandit={arms: 2, window: 500001}"],
+)
+def test_bandit_that_no_memory_holds_is_refused(override):
+    with pytest.raises(UserError, match=r"window=.* times arms=.*: each choice compares all of them|at most 100,000"):
+        load("dqn-cartpole", [override])
+    with pytest.raises(UserError, match=r"window=100000 times policies=32"):
+        load("ngu-deepsea", ["algo.policies=32", "algo.meta={window: 100000}"])
+
+
 def test_values_just_within_the_limits_are_read():
     assert parse("[" * MAX_DEPTH + "]" * MAX_DEPTH, "text")
     assert parse("a: &a {b: &b [1, 2]}\nc: *a\nd: {<<: *a, e: *b}", "text") == {

@@ -511,3 +511,10 @@ def rows_of_metrics_of_every_kind(place):
     ]
     file = place.run / "metrics.jsonl"
     file.write_text("\n".join([*rows, file.read_text()]))
+
+
+@attack("resume", ends=UNTOUCHED)
+def the_note_on_the_best_is_a_folder(place):
+    """It could not be written at the next save."""
+    (place.run / "checkpoints" / "best.json").unlink(missing_ok=True)
+    (place.run / "checkpoints" / "best.json").mkdir()

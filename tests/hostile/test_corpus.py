@@ -8,6 +8,7 @@ import attacks_checkpoints
 import attacks_exports
 import attacks_imports
 import attacks_links
+import attacks_reports  # noqa: F401
 import attacks_sizes  # noqa: F401 (its attacks are in the corpus)
 import attacks_states  # noqa: F401
 import attacks_weights  # noqa: F401

@@ -13,7 +13,7 @@ import typer
 from starling.cli.arguments import Run
 from starling.cli.listing import print_rows
 from starling.cli.show import say
-from starling.errors import escaped, printable
+from starling.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,19 +71,20 @@ def _explain(keys: Sequence[str]) -> None:
 def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
     from starling.errors import UserError
     from starling.experiment.run_folder.disk import output
-    from starling.experiment.run_folder.rows import MOST_CELLS, write_csv
+    from starling.experiment.run_folder.rows import MOST_CELLS, csv_cell, write_csv
 
     if count * len(names) > MOST_CELLS:
         raise UserError(
             f"{count:,} rows of {len(names):,} columns are too many for one CSV file; read metrics.jsonl instead"
         )
+    cells = ({csv_cell(key): csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
+    shown, heads = islice(cells, count), [csv_cell(name) for name in names]
     if target == "-":
-        shown = ({escaped(key): escaped(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
-        write_csv(islice(shown, count), [escaped(name) for name in names], sys.stdout)
+        write_csv(shown, heads, sys.stdout)
         return
     try:
         with output(Path(target)) as stream:
-            write_csv(islice(rows, count), names, stream)
+            write_csv(shown, heads, stream)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; choose another file with --csv") from None
     print(f"wrote {target}: {count:,} rows")

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from starling.config.limits import Exponent, Items, Weight
 from starling.config.parts import Part
 
+MAX_CELLS = 10**6
+"""Maximum number of arms times episodes in the window of one bandit."""
+
 
 class BanditConfig(Part):
     """A sliding-window bandit per env over the returns of its last episodes (2003.13350, section 3.2)."""
@@ -18,6 +21,14 @@ class BanditConfig(Part):
     epsilon: float = Field(0.5, ge=0, le=1, description="ucb: probability of a uniformly random policy")
     bonus: Weight = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
 
+    def check_size(self, name: str, arms: int) -> None:
+        """Raise ValueError if a bandit over so many arms, called `name`, would take too much memory and time."""
+        if self.window * arms > MAX_CELLS:
+            raise ValueError(
+                f"window={self.window} times {name}={arms} are {self.window * arms:,} numbers per env, more than"
+                f" {MAX_CELLS:,}: each choice compares all of them; lower one"
+            )
+
 
 class EpsilonBanditConfig(BanditConfig):
     """Bandits that choose the epsilon of each episode by recent returns, one bandit per env."""
@@ -26,6 +37,11 @@ class EpsilonBanditConfig(BanditConfig):
     ladder: Exponent = Field(
         7.0, ge=0, description="epsilon i of N is epsilon^(1 + ladder i / (N - 1)), with the present algo.epsilon"
     )
+
+    @model_validator(mode="after")
+    def _fits_into_memory(self) -> EpsilonBanditConfig:
+        self.check_size("arms", self.arms)
+        return self
 
     @model_validator(mode="after")
     def _arms_fit_the_window(self) -> EpsilonBanditConfig:

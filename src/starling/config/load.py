@@ -22,6 +22,8 @@ from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean, quoted
 
 _SHOWN = 8  # missing keys in a message
+_MOST_MISTAKES = 20  # explained in one message; suggesting keys for thousands would take minutes
+_MOST_BASES = 16  # files that one derives from
 PRESETS = resources.files("starling.config") / "presets"
 Vet = Callable[[str, dict[str, Any]], None]
 """Inspects a file, by name and content, and then each that it derives from; raises `UserError` to refuse one."""
@@ -146,8 +148,9 @@ def check(
         schema = schema_for(name, settings) if name else describe.json_schema()
         found = [(keys_to(schema, problem["loc"]), problem) for problem in error.errors()]
         found = [(path, p) for path, p in found if (name or path[:1] != ["algo"]) and tuple(path) not in unset]
-        lines = (f"{explain(schema, values, problem)}{_told(origin(path))}" for path, problem in found)
-        return None, list(dict.fromkeys([*mistakes, *lines]))
+        lines = (f"{explain(schema, values, problem)}{_told(origin(path))}" for path, problem in found[:_MOST_MISTAKES])
+        more = [f"and {len(found) - _MOST_MISTAKES:,} more mistakes"] if len(found) > _MOST_MISTAKES else []
+        return None, list(dict.fromkeys([*mistakes, *lines, *more]))
     if mistakes:
         return None, mistakes
     if references:
@@ -269,9 +272,12 @@ def read_files(source: str, derive: bool = True) -> list[tuple[str, dict[str, An
     """Read `source` and the chain of its `base` files, each with its name, the last base first."""
     files: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
+    characters = 0
     while True:
         seen.append(str(Path(source).resolve()) if is_file(source) else source)
-        values = parse(_file_text(Path(source)) if is_file(source) else preset_text(source), source)
+        text = _file_text(Path(source)) if is_file(source) else preset_text(source)
+        values = parse(text, source)
+        characters += len(text)
         if not isinstance(values, dict):
             raise UserError(f"{source} must hold keys and values at its top level")
         files.insert(0, (source, values))
@@ -279,6 +285,11 @@ def read_files(source: str, derive: bool = True) -> list[tuple[str, dict[str, An
             return files
         if not derive:
             raise UserError(f"{source} has the key base, but the configuration of a run is complete: remove the key")
+        if len(files) > _MOST_BASES or characters >= MAX_CHARACTERS:
+            raise UserError(
+                f"{files[-1][0]} derives from more than {_MOST_BASES} files, or has more than {MAX_CHARACTERS:,}"
+                " characters with them, which no configuration needs"
+            )
         source = _base(source, values.pop("base"), seen)
 
 

@@ -88,8 +88,9 @@ class Settings:
             if isinstance(value, dict) and isinstance(place[key], dict):
                 self._merge(place[key], value, here, origin, given)
             else:
+                was_section = isinstance(place.get(key), dict)
                 self._put(place, path, key, value, given)
-                self._forget(here)
+                self._forget(here, is_section=was_section)
                 self._origins[here] = origin
 
     def _override(self, override: str, given: frozenset[Path]) -> None:
@@ -165,8 +166,11 @@ class Settings:
             for key in algo.keys() - _common_keys(old, new):
                 self._drop(algo, ("algo",), key, ())
 
-    def _forget(self, path: Path) -> None:
-        self._origins = {key: file for key, file in self._origins.items() if key[: len(path)] != path}
+    def _forget(self, path: Path, *, is_section: bool = True) -> None:
+        """Drop the origin of the value at a path, and those of all values in it if it was a section."""
+        self._origins.pop(path, None)
+        if is_section:
+            self._origins = {key: file for key, file in self._origins.items() if key[: len(path)] != path}
 
     def _default(self, path: Path) -> Any:
         """The default of a missing section, so that one key can be set and its neighbors keep their defaults.

@@ -47,7 +47,7 @@ def _is_timing(key: str, value: Any) -> bool:
 
 PARTS = ("learner", "actors", "inference", "hub", "balance", "none")
 """What can limit a run: a part, the balance of acting and learning, or nothing clearly."""
-_ONE_PROCESS = re.compile(r"one process: (\d+)% learning, (\d+)% acting")
+_ONE_PROCESS = re.compile(r"one process: (\d{1,3})% learning, (\d{1,3})% acting")
 _STARTS = (
     ("limited by ", "balance"),
     ("actors wait ", "inference"),

@@ -36,7 +36,7 @@ class Moments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("total", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
-        self.register_load_state_dict_post_hook(_check_sums)
+        self.register_load_state_dict_post_hook(_check_sums)  # type: ignore[no-untyped-call]
         self._sums = b""  # the sums from which `_known` was computed
         self._known: tuple[Tensor, Tensor] | None = None
 

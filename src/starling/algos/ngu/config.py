@@ -78,6 +78,8 @@ class NGUConfig(R2D2Config):
             raise ValueError("epsilon_bandit: ngu's bandits choose among its policies (meta); leave it out")
         if self.meta is not None and self.meta.window < self.policies:
             raise ValueError(f"meta.window={self.meta.window} is less than policies={self.policies}: raise it")
+        if self.meta is not None:
+            self.meta.check_size("policies", self.policies)
         for section, part in (("lifelong", self.lifelong), ("episodic", self.episodic)):
             check_part_of_novelty(section, part, UNUSED)
         return self

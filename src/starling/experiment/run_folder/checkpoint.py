@@ -124,6 +124,8 @@ def recover(root: Path) -> None:
 
     Also removes unused segments, unless that would mean to read very many checkpoints.
     """
+    if is_folder(root / _BEST):
+        raise UserError(f"{root / _BEST} is a folder, and the best checkpoint is noted there: remove it")
     for leftover in _named(root, _UNFINISHED):
         remove_tree(leftover)
     for replaced in _named(root, _REPLACED):

@@ -36,11 +36,11 @@ def read_log(file: Path) -> str:
 
 def log_lines(text: str) -> list[LogLine]:
     """Split a log into messages; lines without a time belong to the message before them."""
-    lines: list[LogLine] = []
+    found: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         stamped = _STAMP.fullmatch(line)
         if stamped is not None:
-            lines.append(LogLine(stamped[1], stamped[2]))
-        elif lines and line:
-            lines[-1] = LogLine(lines[-1].time, f"{lines[-1].text}\n{line}")
-    return lines
+            found.append((stamped[1], [stamped[2]]))
+        elif found and line:
+            found[-1][1].append(line)
+    return [LogLine(stamp, "\n".join(parts)) for stamp, parts in found]

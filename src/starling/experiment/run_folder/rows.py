@@ -9,13 +9,14 @@ import csv
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
 from starling.config.bounded_json import parse_json
-from starling.errors import UserError
+from starling.errors import UserError, escaped
 from starling.experiment.run_folder.disk import open_regular, read_bounded
 
 Row = dict[str, Any]
@@ -140,6 +141,13 @@ def finished_rows(path: Path) -> Rows:
     if not path.is_file():
         raise UserError(f"{path} does not exist: nothing has been written yet")
     return Rows(path, finished=True)
+
+
+def csv_cell(text: str) -> str:
+    """Return a text as a spreadsheet shows it: no control characters, and no formula."""
+    plain = escaped(text)
+    is_formula = unicodedata.normalize("NFKC", plain).lstrip().startswith(("=", "+", "-", "@"))
+    return f"'{plain}" if is_formula else plain
 
 
 def write_csv(rows: Iterable[Row], names: Sequence[str], stream: TextIO) -> None:

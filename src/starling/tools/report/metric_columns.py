@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from starling.errors import cut
 from starling.experiment.run_folder.rows import Row
 from starling.tools.results.from_run import starts_session
 
@@ -27,30 +29,27 @@ class Column:
     last: float = math.nan
     low: float = math.inf
     high: float = -math.inf
-    _points: list[tuple[float, float, float]] = field(default_factory=list)
-    _open: list[tuple[float, float, float]] = field(default_factory=list)
+    _points: array[float] = field(default_factory=lambda: array("d"))  # steps, seconds, and value, one after another
+    _sums: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    _summed: int = 0
     _stride: int = 1
 
     def add(self, steps: float, seconds: float, value: float) -> None:
         self.count += 1
         self.last, self.low, self.high = value, min(self.low, value), max(self.high, value)
-        self._open.append((steps, seconds, value))
-        if len(self._open) == self._stride:
-            self._points.append(_mean(self._open))
-            self._open = []
-        if len(self._points) == MOST_POINTS:
-            self._points = [_mean(self._points[i : i + 2]) for i in range(0, MOST_POINTS, 2)]
-            self._stride *= 2
+        a, b, c = self._sums
+        self._sums, self._summed = (a + steps, b + seconds, c + value), self._summed + 1
+        if self._summed == self._stride:
+            self._points.extend(total / self._stride for total in self._sums)
+            self._sums, self._summed = (0.0, 0.0, 0.0), 0
+            if len(self._points) == 3 * MOST_POINTS:
+                pairs = np.array(self._points).reshape(-1, 2, 3)
+                self._points, self._stride = array("d", pairs.mean(1).ravel()), 2 * self._stride
 
     def points(self) -> Floats:
         """Return env steps, seconds (NaN if not known), and values: [3, points], in the order of the rows."""
-        rest = [_mean(self._open)] if self._open else []
+        rest = [total / self._summed for total in self._sums] if self._summed else []
         return np.array([*self._points, *rest], np.float64).reshape(-1, 3).T
-
-
-def _mean(points: list[tuple[float, float, float]]) -> tuple[float, float, float]:
-    n = len(points)
-    return sum(p[0] for p in points) / n, sum(p[1] for p in points) / n, sum(p[2] for p in points) / n
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,15 @@ STEPS_PER_S, UPDATES_PER_S = "speed/steps", "speed/updates"
 SPEED_ROWS = 5
 """Rows of a speed: a single one may have an evaluation, or a burst of steps."""
 MOST_SPANS = 400
+MOST_COLUMNS = 500
+"""Columns of a table; keys beyond are left out."""
+MOST_VALUES = 2_000_000
+"""Values of a table. Of the rows after that only every second has more than scores, then every fourth, and so on."""
+SCORES = ("return", "eval/return")
+_LONGEST_TEXT = 300
+_SMALLEST = 1e-200  # smaller numbers are 0: their inverses and squares are none
+_MOST_FRAMES = 10_000
+"""Largest frame skip."""
 
 
 @dataclass
@@ -80,6 +88,7 @@ class Table:
     sessions: int = 0
     seconds: float = 0.0
     frames_per_step: int = 1
+    left_out: int = 0  # values of keys beyond `MOST_COLUMNS`
 
     def last(self, key: str) -> float | None:
         column = self.columns.get(key)
@@ -98,6 +107,7 @@ def read_table(rows: Iterable[Row]) -> Table:
     """Read rows into columns. Seconds are those of training, over all sessions of the run."""
     table, before, earlier, fastest = Table(), dict[str, Any](), 0.0, 0.0
     reached, recent = (0.0, 0.0), deque[_Point](maxlen=SPEED_ROWS)
+    values, stride = 0, 1
     for row in rows:
         table.rows += 1
         table.env_steps = row["env_steps"]
@@ -108,16 +118,20 @@ def read_table(rows: Iterable[Row]) -> Table:
         else:
             fresh = False
         at = earlier + seconds if math.isfinite(seconds) else math.nan
-        for key, value in row.items():
+        is_whole = table.rows % stride == 0
+        for key, value in row.items() if is_whole else ((key, row.get(key)) for key in SCORES):
             if isinstance(value, int | float) and key != "env_steps":
-                table.columns.setdefault(key, Column()).add(steps, at, float(value))
+                _add(table, key, steps, at, _plain(value))
+                values += 1
+        if values > MOST_VALUES:
+            values, stride = values // 2, 2 * stride
         _add_speeds(table, recent, row, at, fresh)
         speed, frames = _number(row, "time/steps_per_s"), _number(row, "time/frames_per_s")
         if speed > fastest and frames >= speed:
-            fastest, table.frames_per_step = speed, max(1, round(frames / speed))
+            fastest, table.frames_per_step = speed, max(1, round(min(frames / speed, _MOST_FRAMES)))
         here = (steps, at if math.isfinite(at) else reached[1])
         if isinstance(said := row.get("time/bottleneck"), str):
-            _add_limit(table.limits, said, reached, here)
+            _add_limit(table.limits, cut(said, _LONGEST_TEXT), reached, here)
         reached, before = here, row
         table.seconds = here[1]
     return table
@@ -125,7 +139,21 @@ def read_table(rows: Iterable[Row]) -> Table:
 
 def _number(row: Row, key: str) -> float:
     value = row.get(key)
-    return float(value) if isinstance(value, int | float) else math.nan
+    return _plain(value) if isinstance(value, int | float) else math.nan
+
+
+def _plain(value: float) -> float:
+    return float(value) if abs(value) > _SMALLEST else 0.0
+
+
+def _add(table: Table, key: str, steps: float, seconds: float, value: float) -> None:
+    column = table.columns.get(key)
+    if column is None:
+        if len(table.columns) >= MOST_COLUMNS and key not in SCORES:
+            table.left_out += 1
+            return
+        column = table.columns[key] = Column()
+    column.add(steps, seconds, value)
 
 
 def _is_new_session(before: Row, row: Row) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
+
+import numpy as np
 
 from starling.errors import cut
 from starling.tools.report.curves import Axis, curves_of
@@ -234,11 +237,11 @@ def _arms(group: Group) -> Markup | None:
     for run in group.runs:
         for pattern, what in zip(ARMS, ("Return", "Share of trials"), strict=True):
             before, after = pattern.split("N")
-            names = [key for key in run.table.columns if key.startswith(before) and key.endswith(after)]
-            arms = sorted(
-                (name for key in names if (name := key[len(before) : len(key) - len(after)]).isdigit()), key=int
-            )
+            arm_of = re.compile(f"{re.escape(before)}([0-9]{{1,9}}){re.escape(after)}")
+            arms = sorted((found[1] for key in run.table.columns if (found := arm_of.fullmatch(key))), key=int)
             columns = [(arm, run.table.columns[f"{before}{arm}{after}"].points()) for arm in arms[:_MOST_ARMS]]
+            columns = [(arm, at[:, np.isfinite(at).all(0)]) for arm, at in columns]  # a damaged row may lack its time
+            columns = [(arm, at) for arm, at in columns if at.size]
             if not columns:
                 continue
             drawn = [

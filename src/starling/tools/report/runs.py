@@ -18,7 +18,7 @@ from starling.experiment.run_folder.lock import is_locked
 from starling.experiment.run_folder.log import LogLine, log_lines, read_log
 from starling.experiment.run_folder.rows import Rows, damage_line
 from starling.tools.report.events import Event, events_of
-from starling.tools.report.metric_columns import Table, read_table
+from starling.tools.report.metric_columns import MOST_COLUMNS, Table, read_table
 from starling.tools.report.videos import Video, videos_of
 
 _CONFIG_BYTES = 2**20
@@ -158,6 +158,8 @@ def _table(folder: RunFolder, problems: list[str]) -> Table:
     table = read_table(rows)
     if rows.damaged:
         problems.append(damage_line(folder.metrics_file, rows.damaged))
+    if table.left_out:
+        problems.append(f"{folder.metrics_file}: keys beyond the first {MOST_COLUMNS:,} are left out")
     if not table.rows:
         raise UserError(f"{folder.path} has no rows of metrics yet")
     return table

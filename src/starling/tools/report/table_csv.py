@@ -8,19 +8,18 @@ from typing import Any
 
 from starling.errors import UserError
 from starling.experiment.run_folder.disk import output
-from starling.experiment.run_folder.rows import FIRST, MOST_CELLS, Rows, write_csv
+from starling.experiment.run_folder.rows import FIRST, MOST_CELLS, Rows, csv_cell, write_csv
 from starling.tools.report.groups import Group
 from starling.tools.report.runs import Run
 
 COLUMNS = ("environment", "series", "run", "seed")
 """Columns before those of the rows."""
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export(groups: Sequence[Group], file: Path) -> int:
     """Write every row of every run; returns their number.
 
-    Texts that a spreadsheet would take for a formula begin with an apostrophe.
+    Control characters of texts are escaped; texts that a spreadsheet would take for a formula begin with an apostrophe.
 
     Raises:
         UserError: the table would be too large, or the file cannot be written.
@@ -33,7 +32,7 @@ def export(groups: Sequence[Group], file: Path) -> int:
         raise UserError(f"{count:,} rows of {len(names):,} columns are too many for one CSV file; name fewer runs")
     try:
         with output(file) as stream:
-            write_csv(_rows(groups), [_cell(name) for name in names], stream)
+            write_csv(_rows(groups), [csv_cell(name) for name in names], stream)
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}; choose another file with --csv") from None
     return count
@@ -47,13 +46,11 @@ def _rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
 
 
 def _rows_of(run: Run, told: Sequence[str]) -> Iterator[dict[str, Any]]:
-    first = dict(zip(COLUMNS, map(_cell, told), strict=True))
+    first = dict(zip(COLUMNS, map(csv_cell, told), strict=True))
     rows = Rows(run.path / "metrics.jsonl", finished=True)
     for number, row in enumerate(rows):
         if number == run.table.rows:  # the run has gone on since
             return
-        yield {_cell(key): _cell(value) if isinstance(value, str) else value for key, value in row.items()} | first
-
-
-def _cell(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULAS) else text
+        yield {
+            csv_cell(key): csv_cell(value) if isinstance(value, str) else value for key, value in row.items()
+        } | first

@@ -204,7 +204,7 @@ def protocol_of(run: Run) -> Protocol:
     epsilon = run.setting("algo.eval_epsilon")
     measured = Protocol(
         noop_max=0, sticky=0.0, life_loss=None, frames=frames, max_frames=None, evaluation=None,
-        epsilon=float(epsilon) if evaluated and isinstance(epsilon, int | float) else None,
+        epsilon=_number(epsilon) if evaluated else None,
         frame_skip=run.table.frames_per_step,
     )  # fmt: skip
     if run.env.startswith("MinAtar/"):
@@ -254,11 +254,12 @@ def _shown(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    """Return a number that a checked configuration could have; others are of a damaged one."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e9 else None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and 0 <= value < 10**12 else None
 
 
 def _finite(value: float | None) -> float:
