@@ -10,6 +10,7 @@ from corpus import (
     FALLS_BACK,
     REFUSED,
     UNHARMED,
+    UNTOUCHED,
     attack,
     change_array,
     change_document,
