@@ -92,7 +92,7 @@ class Transfer:
         return to_json(content | rest, indent=1)
 
 
-def read_weights(init_from: str, limits: checkpoint.Limits) -> InitialWeights:
+def read_weights(init_from: str, limits: checkpoint.ByteLimits) -> InitialWeights:
     """Read the weights of a run (its newest valid checkpoint), of one checkpoint, or of a safetensors file.
 
     Args:
@@ -105,7 +105,7 @@ def read_weights(init_from: str, limits: checkpoint.Limits) -> InitialWeights:
         raise UserError(f"cannot read init_from={init_from}: {error.strerror}") from None
 
 
-def _read(path: Path, limits: checkpoint.Limits) -> InitialWeights:
+def _read(path: Path, limits: checkpoint.ByteLimits) -> InitialWeights:
     if path.is_dir():
         if os.path.lexists(path / "manifest.json"):
             return _of_checkpoint(path, limits)
@@ -115,13 +115,13 @@ def _read(path: Path, limits: checkpoint.Limits) -> InitialWeights:
     return _of_file(path)
 
 
-def _of_run(run: Path, which: str, limits: checkpoint.Limits) -> InitialWeights:
+def _of_run(run: Path, which: str, limits: checkpoint.ByteLimits) -> InitialWeights:
     place = folder.find(run)
     chosen, state, problems = checkpoint.find(place.checkpoints, which, ("learner",), state_check("learner"), limits)
     return InitialWeights(f"{printable(run)} ({chosen.name})", state["learner"]["model"], tuple(problems))
 
 
-def _of_checkpoint(path: Path, limits: checkpoint.Limits) -> InitialWeights:
+def _of_checkpoint(path: Path, limits: checkpoint.ByteLimits) -> InitialWeights:
     check_contents(path, "a checkpoint")
     try:
         state = checkpoint.load(path, ("learner",), state_check("learner"), limits)
