@@ -201,7 +201,7 @@ def test_typos_are_reported_without_importing_torch():
         for setting in [
             "sede=1", "algo.optimizer.name=LBFGS", "algo.optimizer.name=Adm", "algo.optimizer.args.lr=.nan",
             "algo.optimizer.schedule.name=ReduceLROnPlateau", "algo.clip=-1", "env.id=CartPool-v1", "env.id=Ant-v2",
-            "env.id=toy/memry", "env.id=ALE/Pung-v5", "env.id=MinAtar/Breakot-v1", "env.id=LunarLander-v3",
+            "env.id=toy/memry", "env.id=ALE/Pung-v5", "env.id=MinAtar/Breakot-v1", "env.id=MiniGrid-Empty-5x5-v0",
         ]:
             for command in (["config", "check"], ["train"], ["plan"]):
                 with pytest.raises(UserError):

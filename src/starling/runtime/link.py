@@ -136,6 +136,8 @@ class Link:
     def send(self, message: Message) -> bool:
         """Send a message, now or once the peer has read others; False if the peer is gone or has stopped reading."""
         data = encode(message)
+        if self._writing.fd < 0:
+            return False
         self._unsent += _LENGTH.pack(len(data)) + data
         return self.flush()
 
