@@ -44,13 +44,29 @@ def heeded(number: int) -> bool:
 
 
 def exit_on_signals() -> None:
-    """Make SIGTERM and SIGHUP raise SystemExit with code 128 + number; Ctrl-C raises KeyboardInterrupt as usual."""
-    for number in filter(heeded, (signal.SIGTERM, signal.SIGHUP)):
+    """Make SIGTERM and SIGHUP raise SystemExit with code 128 + number; Ctrl-C raises KeyboardInterrupt as usual.
+
+    While a module is imported, the process exits at once: libraries catch exceptions there, or wrap them in their own.
+    """
+    for number in filter(heeded, ENDING):
         signal.signal(number, _exit)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
+    if _imports(frame):
+        os._exit(128 + number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Return True if a module is being imported in this frame or in a caller of it."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Interrupts:
