@@ -78,6 +78,12 @@ def test_logs_are_bounded_and_the_newest_lines_are_kept(run):
     assert lines[-1].text.startswith("39 ")
 
 
+def test_the_newest_of_a_first_batch_that_is_too_large_is_kept(run):
+    write(run, "actor 6", *[f"{i} {'x' * 1000}" for i in range(1200)])
+    assert (run.path / "logs" / "actor-6.log").stat().st_size == MOST_BYTES
+    assert read_lines(run.path, "actor-6")[-1].text.startswith("1199 ")
+
+
 def test_logs_that_are_too_large_together_are_refused(run, in_process, monkeypatch):
     monkeypatch.setattr("starling.experiment.run_folder.worker_logs.MOST_MERGED", 50)
     code, _, err = in_process("logs", run.path)

@@ -49,7 +49,8 @@ class WorkerLogs:
         with suppress(OSError):
             if not is_folder(self._folder):
                 make_folder(self._folder)
-            if _size(file) + len(content) > MOST_BYTES:
+            size = _size(file)
+            if size and size + len(content) > MOST_BYTES:
                 rename(file, file.with_suffix(".old.log"))
             append(file, content[-MOST_BYTES:])
 
