@@ -11,12 +11,15 @@ import urllib.request
 import pytest
 from support.run_status import runtime_status, worker
 
+import starling
+from starling.api import Quiet
 from starling.cli import top
 from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.prometheus import MetricsServer, text_of
 from starling.experiment.run_folder.folder import create
 from starling.experiment.status import StatusWriter, read_status
+from starling.experiment.train import branch, resume
 
 BALANCED = {"ledger/produced": 100, "ledger/inserted": 90, "ledger/open": 10, "ledger/lost": 0}
 
@@ -70,6 +73,35 @@ def test_top_in_a_terminal_goes_on_to_the_end_of_the_run(run, in_process, monkey
     assert code == 0
     if top.CLEAR in out:
         assert out.count(top.CLEAR) == 2
+
+
+def test_top_of_a_killed_run_says_that_it_is_the_last_status(run, in_process):
+    write(run, worker(), worker("actor 1", state="waits for its start"), changes={"pid": gone()})
+    _, out, _ = in_process("top", run.path)
+    lines = out.splitlines()
+    assert "is gone without an end; this is its last status" in lines[1]
+    assert lines[2].startswith("it was training; written ")
+    assert [line.split()[2] for line in lines if line.startswith("actor")] == ["gone", "gone"]
+    assert lines[-1] == f"why, and what to do: starling doctor {run.path}"
+
+
+def test_top_of_an_ended_run_shows_no_worker_at_work(run, in_process):
+    workers = [worker(), worker("actor 1", state="waits for its start"), worker("actor 2", state="given up")]
+    write(run, *workers, ended="ended: of itself", changes={"started": time.time() - 90, "written": time.time() - 30})
+    _, out, _ = in_process("top", run.path)
+    assert out.splitlines()[1] == "ended: of itself; 0:00:30 ago, after 0:01:00"
+    assert "acting waits" not in out
+    states = [line.split("  ")[1] for line in out.splitlines() if line.startswith("actor")]
+    assert sorted(states) == ["given up", "stopped", "stopped"]
+
+
+def test_resume_that_has_nothing_to_do_leaves_the_status(tmp_path):
+    settings = ["env.num=2", "algo.learning_starts=100", "algo.fragment=16", "stop.env_steps=200", "run=short"]
+    run = starling.train("dqn-cartpole", settings, runs=tmp_path).folder
+    before = read_status(run)
+    resume(run, Quiet())
+    assert read_status(run) == before
+    assert before.ended
 
 
 def test_status_that_is_damaged_or_missing_is_one_line(run, in_process):
@@ -180,6 +212,19 @@ def test_prometheus_gets_numbers_on_loopback_only():
             MetricsServer(server.port, dict, lambda: None)
     finally:
         server.close()
+
+
+def test_busy_port_is_refused_before_there_is_a_folder(run, tmp_path):
+    server = MetricsServer(0, dict, lambda: None)
+    busy, runs = f"log.prometheus={server.port}", tmp_path / "new"
+    try:
+        with pytest.raises(UserError, match=r"log\.prometheus.*another port"):
+            starling.train("ppo-cartpole", [busy], runs=runs)
+        with pytest.raises(UserError, match=r"log\.prometheus.*another port"):
+            branch(run.path, load("ppo-cartpole", [busy]), runs, Quiet())
+    finally:
+        server.close()
+    assert not runs.exists()
 
 
 def test_prometheus_gets_every_worker(run):

@@ -44,12 +44,7 @@ class MetricsServer:
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
-        try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
-        except OSError as error:
-            raise UserError(
-                f"log.prometheus={port}: {error.strerror}; choose another port, or 0 for a free one"
-            ) from None
+        self._server = _listen(port, Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
@@ -57,6 +52,18 @@ class MetricsServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def check_port(port: int) -> None:
+    """Raise `UserError` if the port is in use."""
+    _listen(port, BaseHTTPRequestHandler).server_close()
+
+
+def _listen(port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    try:
+        return ThreadingHTTPServer((ADDRESS, port), handler)
+    except OSError as error:
+        raise UserError(f"log.prometheus={port}: {error.strerror}; choose another port, or 0 for a free one") from None
 
 
 def text_of(row: Mapping[str, Any], status: RunStatus | None) -> str:

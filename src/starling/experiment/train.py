@@ -22,6 +22,7 @@ from starling.experiment.initial_weights import (
     take,
     write_record,
 )
+from starling.experiment.prometheus import check_port
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.experiment.run_folder.lock import locked
@@ -185,6 +186,8 @@ def _closing_if_it_fails(runtime: Runtime) -> Iterator[None]:
 
 def _prepare(config: Config) -> RunPlan:
     """Validate the configuration; meanwhile the fork server, if the run uses processes, loads torch."""
+    if config.log.prometheus is not None:
+        check_port(config.log.prometheus)  # before a folder is created and workers start
     if config.runtime == "processes":
         prewarm()
     return validated_plan(config)
