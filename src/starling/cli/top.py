@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,7 +32,7 @@ def top(
     """
     from starling.errors import UserError
     from starling.experiment.run_folder.folder import find
-    from starling.experiment.status import read_status
+    from starling.experiment.status import is_alive, read_status
 
     path = find(run).path
     again = sys.stdout.isatty() and not once
@@ -42,9 +43,14 @@ def top(
         if again:
             print(CLEAR, end="")
         say(str(path))
-        for line in lines_of(status, most):
+        gone = not status.ended and is_alive(status) is False
+        if gone:
+            say(f"process {status.pid} on {status.host} is gone without an end; this is its last status:")
+        for line in lines_of(status, most, gone=gone):
             say(line)
-        if not again or status.ended:
+        if gone:
+            say(f"why, and what to do: starling doctor {path}")
+        if gone or status.ended or not again:
             return
         try:
             time.sleep(SECONDS)
@@ -52,18 +58,32 @@ def top(
             return
 
 
-def lines_of(status: RunStatus, most: int) -> list[str]:
-    """The whole screen."""
+def lines_of(status: RunStatus, most: int, gone: bool = False) -> list[str]:
+    """The whole screen; of a process that is `gone`, no worker runs."""
+    if gone or status.ended:
+        status = _without_processes(status, "gone" if gone else "stopped")
     runtime = status.runtime
-    age = max(0.0, time.time() - status.written)
+    age, ran = max(0.0, time.time() - status.written), duration(status.written - status.started)
+    when = f"{duration(age)} ago, after {ran}" if status.ended else f"written {age:.0f} s ago, {ran} after its start"
     lines = [
-        f"{status.phase}; written {age:.0f} s ago, started {duration(status.written - status.started)} before that",
+        f"{'it was ' if gone else ''}{status.phase}; {when}",
         f"env steps {runtime.env_steps:,}  updates {runtime.updates:,}{_published(status)}",
     ]
     for hub in runtime.hubs:
-        lines += ["", *_of_hub(hub, len(runtime.hubs)), *_table(hub, status, most)]
+        lines += ["", *([] if status.ended else _of_hub(hub, len(runtime.hubs))), *_table(hub, status, most)]
     workers = [worker for hub in runtime.hubs for worker in hub.workers]
     return lines + _slowest(workers)
+
+
+def _without_processes(status: RunStatus, state: str) -> RunStatus:
+    """Return the status with this state for every worker that it took to be there, or about to be."""
+
+    def settled(worker: WorkerStatus) -> WorkerStatus:
+        there = worker.state in ("running", "starting", "waits for its start", "hung")
+        return replace(worker, state=state) if there else worker
+
+    hubs = [replace(hub, workers=[settled(worker) for worker in hub.workers]) for hub in status.runtime.hubs]
+    return replace(status, runtime=replace(status.runtime, hubs=hubs))
 
 
 def _published(status: RunStatus) -> str:

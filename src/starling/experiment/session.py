@@ -26,7 +26,7 @@ from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
 from starling.experiment.run_folder.saving import Saver, write_dump
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
-from starling.experiment.status import StatusWriter
+from starling.experiment.status import StatusWriter, has_ended
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.experiment.worker_output import WorkerOutput
@@ -134,7 +134,9 @@ class Session:
     def run(self) -> Result:
         """Drive the runtime until a stop condition holds, then save its state."""
         failed, reason = False, "an error"
-        self._status.start()
+        idle = self._stop_reason() is not None and has_ended(self.run_folder.path)  # the last status says more
+        if not idle:
+            self._status.start()
         if compiles(self.config):
             self.display.message("the loss is compiled at the first update, which takes up to half a minute")
         try:
@@ -162,7 +164,8 @@ class Session:
                 closing.callback(lambda: self._output.take(self.runtime.printed()))  # after the end of all workers
                 if self._prometheus is not None:
                     closing.callback(self._prometheus.close)
-                closing.callback(lambda: self._status.close(f"ended: {reason}"))
+                if not idle:
+                    closing.callback(lambda: self._status.close(f"ended: {reason}"))
                 for part in (self.runtime, self.board, self.metrics, self._saver):
                     closing.callback(part.close)
         if unsaved := self._saver.failure or self.metrics.failure:

@@ -103,6 +103,14 @@ def read_status(run: Path) -> RunStatus | None:
         raise UserError(f"{file} is damaged, or of another version: remove it") from None
 
 
+def has_ended(run: Path) -> bool:
+    """Return whether the last status of a run says that it has ended."""
+    with suppress(UserError):
+        status = read_status(run)
+        return status is not None and status.ended
+    return False
+
+
 def is_alive(status: RunStatus) -> bool | None:
     """Return whether the process that wrote a status is there; None if it is on another host."""
     if status.host != socket.gethostname():
