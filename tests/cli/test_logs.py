@@ -3,11 +3,13 @@
 import os
 
 import pytest
+from support.run_status import runtime_status, worker
 
 from starling.cli import logs
 from starling.config.load import load
 from starling.experiment.run_folder.folder import create
 from starling.experiment.run_folder.worker_logs import MOST_BYTES, WorkerLogs, read_lines
+from starling.experiment.status import StatusWriter
 
 HOUR = "2026-01-01 10:00"
 
@@ -48,7 +50,21 @@ def test_lines_of_one_worker_and_what_the_run_says_of_it(run, in_process):
     assert len(out.splitlines()) == 4, "all actors"
     code, _, err = in_process("logs", run.path, "--worker", "actor 2")
     assert code == 2
-    assert "no log of a worker 'actor 2'; did you mean" in err
+    assert "no worker 'actor 2'; did you mean" in err
+    assert "(run, actor-1, actor-10)" in err
+
+
+def test_worker_that_has_printed_nothing_is_no_error(run, in_process):
+    StatusWriter(run.path, lambda: runtime_status(worker("actor 2"))).close("ended: of itself")
+    assert in_process("logs", run.path, "--worker", "actor 2") == (0, "actor 2 has printed nothing\n", "")
+    code, _, err = in_process("logs", run.path, "--worker", "actr 2")
+    assert code == 2
+    assert "(run, actor-1, actor-10, actor-2)" in err
+
+
+def test_name_of_the_run_comes_once(run, in_process):
+    run.log_file.write_text(f"{HOUR}:00 run: runs/mine\n")
+    assert in_process("logs", run.path, "--worker", "run")[1] == f"{HOUR}:00  run: runs/mine\n"
 
 
 def test_new_lines_follow_until_ctrl_c(run, in_process, monkeypatch):

@@ -48,7 +48,9 @@ def logs(
     shown: Counter[Line] = Counter(lines)
     for line in lines[-last:]:
         _show(line)
-    if not lines:
+    for name in _silent(path, worker or ()):
+        say(f"{name} has printed nothing")
+    if not lines and not worker:
         say("no lines yet")
     changed = newest_write(path)
     while follow:
@@ -69,24 +71,55 @@ def logs(
 
 
 def _show(line: Line) -> None:
-    say(f"{line.time}  {line.worker}: {line.text}")
+    from starling.experiment.run_folder.worker_logs import RUN
+
+    text = line.text.removeprefix(f"{RUN}: ") if line.worker == RUN else line.text
+    say(f"{line.time}  {line.worker}: {text}")
 
 
 def _read(path: Path, names: Sequence[str] | None) -> list[Line]:
     """The lines of these workers, and what the run itself says of them; without names, all lines."""
-    from starling.errors import UserError, did_you_mean, printable
+    from starling.errors import UserError, cut, did_you_mean, printable
     from starling.experiment.run_folder.worker_logs import RUN, file_stem, logged_workers, merged
 
-    known = [RUN, *logged_workers(path)]
+    logged = [RUN, *logged_workers(path)]
     if not names:
-        return merged(path, known)
+        return merged(path, logged)
     wanted = [file_stem(name) for name in names]
-    chosen = [name for name in known if any(f"{name}-".startswith(f"{stem}-") for stem in wanted)]
+    known = list(dict.fromkeys([*logged, *_started(path)]))
     for name, stem in zip(names, wanted, strict=True):
-        if not any(f"{one}-".startswith(f"{stem}-") for one in known):
-            raise UserError(f"{path} has no log of a worker {printable(name)!r}{did_you_mean(stem, known)}")
+        if not any(_is_of(one, stem) for one in known):
+            near = did_you_mean(stem, known)
+            raise UserError(f"{path} has no worker {printable(name)!r}{near} ({cut(', '.join(known), 300)})")
+    chosen = [name for name in logged if any(_is_of(name, stem) for stem in wanted)]
 
     def is_of_them(line: Line) -> bool:
-        return line.worker in chosen or any(f"{file_stem(line.text)}-".startswith(f"{stem}-") for stem in wanted)
+        return line.worker in chosen or any(_is_of(file_stem(line.text), stem) for stem in wanted)
 
     return [line for line in merged(path, dict.fromkeys([RUN, *chosen])) if is_of_them(line)]
+
+
+def _silent(path: Path, names: Sequence[str]) -> list[str]:
+    """Those of the names, of known workers, that no log belongs to."""
+    from starling.experiment.run_folder.worker_logs import RUN, file_stem, logged_workers
+
+    logged = [RUN, *logged_workers(path)]
+    return [name for name in names if not any(_is_of(one, file_stem(name)) for one in logged)]
+
+
+def _started(path: Path) -> list[str]:
+    """The workers in the status of a run, named as their logs are."""
+    from starling.errors import UserError
+    from starling.experiment.run_folder.worker_logs import file_stem
+    from starling.experiment.status import read_status
+
+    try:
+        status = read_status(path)
+    except UserError:  # it is damaged: those with a log are known
+        return []
+    return [] if status is None else [file_stem(one.name) for hub in status.runtime.hubs for one in hub.workers]
+
+
+def _is_of(name: str, stem: str) -> bool:
+    """Return whether a name is that of this worker, or one of this kind."""
+    return f"{name}-".startswith(f"{stem}-")
