@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from support.run_status import runtime_status, worker
@@ -18,6 +19,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.prometheus import MetricsServer, text_of
 from starling.experiment.run_folder.folder import create
+from starling.experiment.run_folder.rows import LONGEST_LINE
 from starling.experiment.status import StatusWriter, read_status
 from starling.experiment.train import branch, resume
 
@@ -168,6 +170,41 @@ def test_problem_has_a_cause_and_something_to_change(run, in_process, status, ab
     code, out, _ = in_process("doctor", run.path)
     assert code == 1
     assert out.splitlines()[-2] == f"likely cause: {problems[0]['cause']}"
+
+
+def test_killed_run_says_how_far_it_came(run, in_process):
+    write(run, worker(), changes={"pid": gone()})
+    run.log("run: runs/mine")
+    _, out, _ = in_process("doctor", run.path)
+    assert "its last known env step is 1,234, and it has no checkpoint" in out
+    assert "run: runs/mine" not in out
+
+
+def test_waits_of_a_healthy_run_are_said_to_be_normal_for_each_rank(run, in_process):
+    def status():
+        one = runtime_status(worker(), acting_waits="A")
+        return replace(one, hubs=[*one.hubs, replace(one.hubs[0], rank=1)])
+
+    StatusWriter(run.path, status)._write(False)
+    code, out, _ = in_process("doctor", run.path)
+    assert code == 0
+    for rank in (0, 1):
+        assert f"rank {rank}: acting waits: A (normal: the faster side waits" in out
+
+
+def test_damage_is_a_finding_beside_the_others(run, in_process):
+    write(run, worker())
+    (run.path / "status.json").write_text("{")
+    with run.metrics_file.open("a") as file:
+        file.write("x" * (LONGEST_LINE + 1))
+    code, out, err = in_process("doctor", run.path)
+    assert (code, err) == (1, "")
+    assert "PROBLEM process" in out
+    assert "status.json is damaged" in out
+    assert "PROBLEM ledger" in out
+    assert "100 steps produced = 90 inserted" in out
+    assert "checkpoints none yet" in out
+    assert "no status.json" not in out
 
 
 def test_checkpoints_are_verified(run, in_process):

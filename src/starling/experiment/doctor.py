@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from starling.errors import UserError
 from starling.experiment.bottleneck import KEY as BOTTLENECK
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.log import log_lines, read_log
-from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.run_folder.rows import Rows
 from starling.experiment.status import STALE_SECONDS, is_alive, read_status
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.runtime.status import GIVEN_UP, WORKING, HubStatus, RunStatus, WorkerStatus
@@ -23,6 +25,7 @@ SLOW = 0.5
 """A worker with less than this share of the mean speed is named."""
 MOST_LOST = 0.01
 """Share of the env steps that may be lost to crashes without a word."""
+DAMAGED = ("the disk, or another program, changed it", "as it says; the rest here is from the other files")
 
 
 @dataclass(frozen=True)
@@ -41,39 +44,59 @@ class Finding:
 
 def examine(place: RunFolder) -> list[Finding]:
     """All findings about a run; the first problem is the likely cause of the others."""
-    status = read_status(place.path)
-    rows = read_rows(place.metrics_file) if place.metrics_file.is_file() else []
-    row: Mapping[str, Any] = rows[-1] if rows else {}
+    damage: list[Finding] = []
+    status, row = _status(place, damage), _last_row(place, damage)
+    checkpoints = checkpoint.audit(place.checkpoints) if place.checkpoints.is_dir() else []
+    steps = max(row.get("env_steps", 0), 0 if status is None else status.runtime.env_steps)
+    newest = next((f"its newest checkpoint {name}" for name, problem in checkpoints if problem is None), None)
+    known = f"its last known env step is {steps:,}, and {newest or 'it has no checkpoint'}"
     return [
-        *_process(place, status),
-        *(_hubs(place, status) if status is not None else ()),
+        *damage,
+        *(() if status is None else _process(place, status, known)),
+        *(() if status is None else _hubs(place, status)),
         *_waiting(row),
         *_ledger(row),
-        *_checkpoints(place),
+        *_checkpoints(checkpoints),
     ]
 
 
-def _process(place: RunFolder, status: RunStatus | None) -> Iterator[Finding]:
-    """Whether the run goes on, and if not, why it ended."""
-    last = [line.text.partition("\n")[0] for line in log_lines(read_log(place.log_file))[-1:]]
-    told = f"; its last message is: {last[0]}" if last else ""
+def _status(place: RunFolder, damage: list[Finding]) -> RunStatus | None:
+    """Read the status; without one, add a finding."""
+    try:
+        status = read_status(place.path)
+    except UserError as error:
+        damage.append(Finding("process", str(error), *DAMAGED))
+        return None
     if status is None:
-        yield Finding(
-            "process", f"no status.json{told}", "it has not been trained by this version", "starling metrics RUN"
-        )
-        return
+        cause = "it has not been trained by this version"
+        damage.append(Finding("process", "no status.json", cause, "starling metrics RUN"))
+    return status
+
+
+def _last_row(place: RunFolder, damage: list[Finding]) -> Mapping[str, Any]:
+    """Read the last row of metrics that can be read; add a finding if the file is not one of a run."""
+    rows = deque[Mapping[str, Any]](maxlen=1)
+    try:
+        rows.extend(Rows(place.metrics_file) if place.metrics_file.is_file() else ())
+    except UserError as error:
+        damage.append(Finding("ledger", str(error), *DAMAGED))
+    return rows[0] if rows else {}
+
+
+def _process(place: RunFolder, status: RunStatus, known: str) -> Iterator[Finding]:
+    """Whether the run goes on, and if not, why it ended; `known` says how far it came."""
     age, alive = time.time() - status.written, is_alive(status)
     who = f"process {status.pid} on {status.host}"
     if status.ended:
         failed = "failed" in status.phase or "an error" in status.phase
         cause = f"it {status.phase}" if failed else None
-        yield Finding(
-            "process", f"{status.phase}{told if failed else ''}", cause, "starling logs RUN" if failed else None
-        )
+        last = [line.text.partition("\n")[0] for line in log_lines(read_log(place.log_file))[-1:]]
+        told = f"; its last message is: {last[0]}" if last and failed else ""
+        yield Finding("process", f"{status.phase}{told}", cause, "starling logs RUN" if failed else None)
     elif alive is False:
         yield Finding(
             "process",
-            f"{who} is gone without an end, {age:,.0f} s ago while {status.phase}{told}",
+            f"{who} is gone without an end, {age:,.0f} s ago while {status.phase}; {known}",
             "it was killed: kill -9, out of memory, or the machine went down",
             "starling plan RUN/config.yaml shows the memory it needs; starling resume RUN continues",
         )
@@ -112,15 +135,16 @@ def _hubs(place: RunFolder, status: RunStatus) -> Iterator[Finding]:
         if not status.ended:
             waits = [f"acting waits: {hub.acting_waits}"] if hub.acting_waits else []
             waits += [f"learning waits: {hub.learning_waits}"] if hub.learning_waits else []
+            rank = f"rank {hub.rank}: " if len(status.runtime.hubs) > 1 else ""
             if hub.acting_waits and hub.learning_waits and not hub.lent and not hub.batches_ready:
                 yield Finding(
                     "waiting",
-                    "; ".join(waits),
+                    f"{rank}{'; '.join(waits)}",
                     "both wait for each other, and nothing is under way",
                     "algo.batch, actors, or the rule named",
                 )
             elif waits:
-                yield Finding("waiting", "; ".join(waits))
+                yield Finding("waiting", f"{rank}{'; '.join(waits)} (normal: the faster side waits for the other)")
 
 
 def _workers(hub: HubStatus, status: RunStatus) -> Iterator[Finding]:
@@ -178,7 +202,7 @@ def _crashed(worker: WorkerStatus) -> Finding:
 def _waiting(row: Mapping[str, Any]) -> Iterator[Finding]:
     """What limits the speed, and what the run itself warns of, from its last row of metrics."""
     if line := row.get(BOTTLENECK):
-        yield Finding("waiting", f"{line}")
+        yield Finding("waiting", f"what limits the speed: {line}")
     for warning in str(row.get(WARNINGS) or "").split(" | "):
         if warning:
             yield Finding("weights", warning, "as it says", "as it says")
@@ -206,9 +230,8 @@ def _ledger(row: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("ledger", text)
 
 
-def _checkpoints(place: RunFolder) -> Iterator[Finding]:
-    """Verify the checksums of the newest checkpoints."""
-    found = checkpoint.audit(place.checkpoints) if place.checkpoints.is_dir() else []
+def _checkpoints(found: list[tuple[str, str | None]]) -> Iterator[Finding]:
+    """Whether the newest checkpoints are valid, from `checkpoint.audit`."""
     sound = [name for name, problem in found if problem is None]
     for name, problem in found:
         if problem is not None:
