@@ -51,7 +51,7 @@ def test_lines_of_one_worker_and_what_the_run_says_of_it(run, in_process):
     code, _, err = in_process("logs", run.path, "--worker", "actor 2")
     assert code == 2
     assert "no worker 'actor 2'; did you mean" in err
-    assert "(run, actor-1, actor-10)" in err
+    assert "(known: run, actor-1, actor-10)" in err
 
 
 def test_worker_that_has_printed_nothing_is_no_error(run, in_process):
@@ -59,7 +59,7 @@ def test_worker_that_has_printed_nothing_is_no_error(run, in_process):
     assert in_process("logs", run.path, "--worker", "actor 2") == (0, "actor 2 has printed nothing\n", "")
     code, _, err = in_process("logs", run.path, "--worker", "actr 2")
     assert code == 2
-    assert "(run, actor-1, actor-10, actor-2)" in err
+    assert "(known: run, actor-1, actor-10, actor-2)" in err
 
 
 def test_name_of_the_run_comes_once(run, in_process):

@@ -90,7 +90,7 @@ def _read(path: Path, names: Sequence[str] | None) -> list[Line]:
     for name, stem in zip(names, wanted, strict=True):
         if not any(_is_of(one, stem) for one in known):
             near = did_you_mean(stem, known)
-            raise UserError(f"{path} has no worker {printable(name)!r}{near} ({cut(', '.join(known), 300)})")
+            raise UserError(f"{path} has no worker {printable(name)!r}{near} (known: {cut(', '.join(known), 300)})")
     chosen = [name for name in logged if any(_is_of(name, stem) for stem in wanted)]
 
     def is_of_them(line: Line) -> bool:
