@@ -322,7 +322,7 @@ def test_window_shows_the_game_and_writes_nothing(runs, in_process, monkeypatch)
     assert sorted(run.rglob("*")) == before
 
 
-def test_window_without_a_display_is_one_line(runs, in_process, monkeypatch):
+def test_window_without_a_display_is_one_line(runs, in_process, monkeypatch, tmp_path):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     code, printed, complaint = in_process("play", runs("cartpole"), "--window")
@@ -332,6 +332,13 @@ def test_window_without_a_display_is_one_line(runs, in_process, monkeypatch):
         " --video, or log steps with --log, instead\n"
     )
     monkeypatch.setenv("SDL_VIDEODRIVER", "none such")
+    code, printed, complaint = in_process("play", runs("cartpole"), "--window")
+    assert (code, printed) == (2, "")
+    assert complaint.startswith("error: the display for --window cannot be used (")
+    assert complaint.count("\n") == 1
+    monkeypatch.delenv("SDL_VIDEODRIVER")
+    monkeypatch.setenv("DISPLAY", ":4999")  # no X server there
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # or SDL complains too
     code, printed, complaint = in_process("play", runs("cartpole"), "--window")
     assert (code, printed) == (2, "")
     assert complaint.startswith("error: the display for --window cannot be used (")

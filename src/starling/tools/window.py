@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # at run time this would import torch, and a missing display 
     from starling.types import NDArray
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+_UNSEEN = ("offscreen", "dummy")
+"""Drivers without a screen; SDL falls back to one of them when the display does not answer."""
 _ADVICE = "record a video with --video, or log steps with --log, instead"
 
 
@@ -26,6 +28,10 @@ def check_display() -> None:
         pygame.display.init()
     except pygame.error as error:
         raise UserError(f"the display for --window cannot be used ({error}): {_ADVICE}") from None
+    driver = pygame.display.get_driver()
+    if driver in _UNSEEN and not os.environ.get("SDL_VIDEODRIVER"):
+        pygame.display.quit()
+        raise UserError(f"the display for --window cannot be used (SDL only found its driver {driver!r}): {_ADVICE}")
 
 
 class Window:
