@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import Annotated, Any, Literal, get_args
 
@@ -58,6 +59,8 @@ class Quantity:
             raise ValueError(f"unknown unit {quoted(word)}{did_you_mean(word, UNITS)} (units: {', '.join(UNITS)})")
         unit, factor = _MEANT[word]
         number = float(found["number"].replace(",", "").replace("_", "")) * factor
+        if math.isinf(number):
+            raise ValueError(f"must be at most {MAX_STEPS:,} ({STEPS_REASON}), not {quoted(text)}")
         if unit == "minutes":
             return cls(number, unit)
         if number != int(number):
