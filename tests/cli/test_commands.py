@@ -176,6 +176,14 @@ def test_version_is_that_of_the_package(in_process):
     assert in_process("--version") == (0, f"starling {metadata.version('starling-rl')}\n", "")
 
 
+def test_characters_that_the_encoding_lacks_are_escaped(trained_run, tmp_path, in_process, monkeypatch):
+    run = shutil.copytree(trained_run[0] / "a", tmp_path / "ü")
+    monkeypatch.setattr(sys, "stdout", open(1, "w", encoding="ascii", closefd=False))  # noqa: SIM115 (open to the end)
+    code, printed, complaint = in_process("resume", run)
+    assert (code, complaint) == (0, "")
+    assert f"run:      {tmp_path}/\\xfc\n" in printed
+
+
 def test_help_does_not_import_torch():
     script = """
         import sys

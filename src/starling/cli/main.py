@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -102,6 +103,13 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (open to the end)
 
 
+def _escape_unencodable() -> None:
+    """Make the standard streams write characters that their encoding lacks as escapes, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _complain(*lines: str) -> None:
     """Print escaped lines to stderr; ignore a stream that is gone."""
     with suppress(OSError):
@@ -115,6 +123,7 @@ def main() -> None:
     An `EnvFault` is printed as the env's traceback and one line, with exit code 1.
     """
     _open_missing_streams()
+    _escape_unencodable()
     with in_order():
         try:
             sys.exit(app(standalone_mode=False))
