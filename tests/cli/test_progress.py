@@ -219,6 +219,24 @@ def test_time_left_respects_stop_minutes(terminal):
         assert re.search(r"left 0:0(2:00|1:5\d)", terminal.read())
 
 
+@pytest.mark.parametrize(
+    ("stop", "done", "left"),
+    [
+        ("{env_steps: 10000, minutes: 20}", "50%   5,000 of 10,000 steps", "0:00:02"),
+        ("{env_steps: 1000000, minutes: 1}", "0%   0 of 1 minutes", r"0:0(1:00|0:5\d)"),
+        ("{env_steps: null, updates: 2000}", "25%   500 of 2,000 updates", "0:00:08"),
+        ("{env_steps: 10000, episodes: 16}", "75%   12 of 16 episodes", "0:00:01"),
+    ],
+)
+def test_share_and_time_left_are_those_of_the_nearest_limit(terminal, tmp_path, stop, done, left):
+    config = load("ppo-cartpole", [f"stop={stop}"])
+    with Progress(config, terminal.stream) as progress:
+        progress.tick(make_status(5000, **{"time/updates_per_s": 200.0}))
+        assert re.search(rf" {done}   elapsed 0:00:0\d   left {left}\n", terminal.read())
+    (line,) = lines_of(tmp_path / "out", config, make_row(5000, **{"time/updates_per_s": 200.0}))
+    assert re.search(rf"steps +5,000 +{done.split()[0]}  .*  left {left}  ", line)
+
+
 ALGORITHMS = {
     "ngu": ["q", "q_values", "reward/novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
     "sac": ["critic", "actor", "entropy", "temperature", "q_values"],

@@ -36,6 +36,13 @@ def test_intervals_are_understood(text, amount, unit):
     assert every(text) == Quantity(amount, unit)
 
 
+@pytest.mark.parametrize(
+    ("text", "rounded"), [("4 s", "0.067"), ("100 s", "1.67"), ("1440 min", "1440"), ("1e6", "1,000,000")]
+)
+def test_amounts_are_rounded_for_readers(text, rounded):
+    assert Quantity.parse(text, "env steps").rounded == rounded
+
+
 def test_configuration_survives_saving():
     settings = ["eval.every=10 episodes", "log.every=2 min", "algo.target_every=1e4 env steps", "fetch_every=5 updates"]
     config = load("dqn-cartpole", [*settings, "algo.epsilon={start: 1, end: 0, steps: 500 updates}"])

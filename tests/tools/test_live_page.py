@@ -137,6 +137,21 @@ def test_numbers_of_a_run_in_progress(run):
     assert "Time left" not in dict(now_of(read_run(run)).facts)
 
 
+@pytest.mark.parametrize(
+    ("limits", "share", "left"),
+    [
+        ("{env_steps: 120000, episodes: 200}", 60 / 200, "1 min 33 s"),
+        ("{env_steps: 120000, minutes: 2.0}", 40 / 120, "1 min 20 s"),
+        ("{env_steps: 40000, minutes: 2.0}", 0.5, "40 s"),
+    ],
+)
+def test_share_and_time_left_are_those_of_the_nearest_limit(run, limits, share, left):
+    (run / "config.yaml").write_text(f"env: {{id: x}}\nalgo: {{name: y}}\nstop: {limits}\n")
+    with locked(run, print):
+        now = now_of(read_run(run))
+    assert (now.share, dict(now.facts)["Time left"]) == (share, left)
+
+
 @pytest.mark.parametrize("steps", ["many", -1, None, 0.5, True])
 def test_a_limit_that_is_no_count_is_no_limit(run, steps):
     (run / "config.yaml").write_text(f"env: {{id: x}}\nalgo: {{name: y}}\nstop: {{env_steps: {json.dumps(steps)}}}\n")

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from starling.cli.show import Fact, counts, done, duration, learning, progress_line, share, time_left
+from starling.cli.show import Fact, Limit, counts, duration, learning, nearest_limit, progress_line, time_left
 from starling.config.schema import Config
 from starling.errors import escaped
 from starling.experiment.bottleneck import KEY as BOTTLENECK
@@ -175,7 +175,7 @@ class _Picture:
         """A bar in the width that `words` leave; rich's own, in a table, takes twice as long."""
         width = max(self._room(words, options.max_width), NARROWEST)
         full, empty = ("#", "-") if options.ascii_only else ("━", "─")
-        filled = int(width * self._share)
+        filled = int(width * (self._limit.share if self._limit else 0.0))
         bar = Text.assemble((full * filled, "cyan"), (empty * (width - filled), "dim"))
         return Text.assemble((self._name, "bold"), GAP, bar, " ", words)
 
@@ -183,21 +183,20 @@ class _Picture:
         return width - len(self._name) - len(GAP) - 1 - len(words)
 
     def _steps(self) -> Text:
-        whole = self.config.stop.length
-        if whole is None:
+        limit = self._limit
+        if limit is None:
             steps = f"{self.status.env_steps:,} steps"
         else:
-            unit = "steps" if whole.unit == "env steps" else whole.unit
-            count = int(done(self.status, whole.unit, self.elapsed))
-            steps = f"{self._share:4.0%}{GAP}{count:,} of {whole.amount:,} {unit}"
+            unit = "steps" if limit.whole.unit == "env steps" else limit.whole.unit
+            steps = f"{limit.share:4.0%}{GAP}{int(limit.done):,} of {limit.whole.rounded} {unit}"
         return Text(f"{steps}{GAP}evaluating" if self.status.evaluating else steps)
 
     def _times(self) -> list[Fact]:
-        return [("elapsed", duration(self.elapsed)), time_left(self.status, self.elapsed, self.config)]
+        return [("elapsed", duration(self.elapsed)), time_left(self._limit)]
 
     @property
-    def _share(self) -> float:
-        return share(self.status, self.config, self.elapsed) or 0.0
+    def _limit(self) -> Limit | None:
+        return nearest_limit(self.status, self.elapsed, self.config)
 
     @property
     def _name(self) -> str:

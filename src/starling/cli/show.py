@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from starling.errors import escaped
 
 if TYPE_CHECKING:
-    from starling.config.quantities import Unit
+    from starling.config.quantities import Quantity, Unit
     from starling.config.schema import Config
     from starling.experiment.display import Status
     from starling.experiment.session import Result
@@ -90,44 +91,55 @@ def _of_many(key: str) -> bool:
     return any(part.isdigit() for part in key.split("/"))
 
 
-def time_left(status: Status, elapsed: float, config: Config) -> Fact:
-    """Time left at the current speed, after `elapsed` seconds."""
-    rates = {
-        "env steps": status.steps_per_s,
-        "frames": status.frames_per_s,
-        "updates": status.metrics.get("time/updates_per_s", 0.0),
-        "minutes": 1 / 60,
-    }
-    limits = [(limit, rates.get(limit.unit, 0.0)) for limit in config.stop.limits]
-    left = [max(0.0, limit.amount - done(status, limit.unit, elapsed)) / rate for limit, rate in limits if rate > 0]
-    return "left", duration(min(left)) if left else "-"
+@dataclass(frozen=True)
+class Limit:
+    """A limit of a run: how much of it is done, and its current speed per second (0 if unknown)."""
+
+    whole: Quantity
+    done: float
+    speed: float
+
+    @property
+    def share(self) -> float:
+        return min(self.done / self.whole.amount, 1.0)
+
+    @property
+    def seconds_left(self) -> float | None:
+        return max(0.0, self.whole.amount - self.done) / self.speed if self.speed > 0 else None
 
 
-def done(status: Status, unit: Unit, elapsed: float) -> float:
-    """The count of a run in this unit, after `elapsed` seconds."""
+def nearest_limit(status: Status, elapsed: float, config: Config) -> Limit | None:
+    """The limit that ends the run first at the current speed, after `elapsed` seconds; None if only a return does."""
     frames_per_step = status.frames_per_s / status.steps_per_s if status.steps_per_s > 0 else 1.0
-    counted: dict[Unit, float] = {
-        "env steps": status.env_steps,
-        "frames": round(status.env_steps * frames_per_step),
-        "updates": status.updates,
-        "episodes": status.episodes,
-        "minutes": elapsed / 60,
+    counts_and_speeds: dict[Unit, tuple[float, float]] = {
+        "env steps": (status.env_steps, status.steps_per_s),
+        "frames": (round(status.env_steps * frames_per_step), status.frames_per_s),
+        "updates": (status.updates, status.metrics.get("time/updates_per_s", 0.0)),
+        "episodes": (status.episodes, status.steps_per_s * status.episodes / max(status.env_steps, 1)),
+        "minutes": (elapsed / 60, 1 / 60),
     }
-    return counted[unit]
+    limits = [Limit(whole, *counts_and_speeds[whole.unit]) for whole in config.stop.limits]
+    return min(limits, key=_order_of_end, default=None)
 
 
-def share(status: Status, config: Config, elapsed: float) -> float | None:
-    """The share of the run that is done; None if nothing but a return ends it."""
-    whole = config.stop.length
-    return None if whole is None else min(done(status, whole.unit, elapsed) / whole.amount, 1.0)
+def _order_of_end(limit: Limit) -> tuple[bool, float]:
+    """Sort key: limits that are near come first, and those without a known speed last, by their share."""
+    left = limit.seconds_left
+    return (True, -limit.share) if left is None else (False, left)
+
+
+def time_left(limit: Limit | None) -> Fact:
+    """Time left until a limit at the current speed."""
+    left = None if limit is None else limit.seconds_left
+    return "left", "-" if left is None else duration(left)
 
 
 def progress_line(status: Status, metrics: dict[str, Any], config: Config, elapsed: float) -> str:
     """Format a row of metrics as one line: as many facts as fit, the most important first, counts in columns."""
-    part = share(status, config, elapsed)
+    limit = nearest_limit(status, elapsed, config)
     line = f"steps {status.env_steps:>{len(f'{config.stop.env_steps or 0:,}')},}"
-    line += "" if part is None else f" {part:>4.0%}"
-    facts = [*counts(status), time_left(status, elapsed, config), *learning(metrics, config)]
+    line += "" if limit is None else f" {limit.share:>4.0%}"
+    facts = [*counts(status), time_left(limit), *learning(metrics, config)]
     for name, value in sorted(facts, key=lambda fact: _place(fact[0], metrics)):
         more = f"  {escaped(name)} {value:>{COLUMNS.get(name, 0)}}"
         if len(line) + len(more) > LONGEST_LINE:

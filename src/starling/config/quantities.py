@@ -43,6 +43,13 @@ class Quantity:
         """The form in which a configuration has it."""
         return f"{self.amount!r} {self.unit}"
 
+    @property
+    def rounded(self) -> str:
+        """The amount as a reader writes it: minutes have two decimals, or two significant digits if they are few."""
+        if self.unit != "minutes":
+            return f"{self.amount:,}"
+        return f"{round(self.amount, 2):g}" if self.amount >= 1 else f"{self.amount:.2g}"
+
     @classmethod
     def of(cls, value: int | Quantity, default: Unit) -> Quantity:
         """The value of a setting whose plain numbers have the unit `default`."""

@@ -271,8 +271,7 @@ class Session:
             yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
         for limit in stop.limits:
             if self._counters[limit.unit]() >= limit.amount:
-                shown = f"{limit.amount:g}" if limit.unit == "minutes" else f"{limit.amount:,}"
-                yield f"{_key(limit)}={shown} reached", self._lifted(limit)
+                yield f"{_key(limit)}={limit.rounded} reached", self._lifted(limit)
 
     def _lifted(self, limit: Quantity) -> str:
         """Settings with which a run goes on that has reached this limit."""
