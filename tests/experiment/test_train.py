@@ -210,4 +210,5 @@ def test_result_has_the_number_of_episodes_and_the_evaluation(tmp_path):
     resumed = starling.resume(result.folder)
     assert (resumed.scored, resumed.evaluation) == (10, result.evaluation)
     assert "eval:" not in closing_lines(replace(result, evaluation=None))
+    assert " (return of one episode without exploration)\n" in closing_lines(replace(result, eval_episodes=1))
     assert "none, no episode has ended yet" in closing_lines(replace(result, score=None, scored=0))

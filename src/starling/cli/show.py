@@ -181,8 +181,9 @@ def closing_lines(result: Result) -> str:
     if result.score is not None:
         score = f"{number(result.score)} (mean return of the last {_episodes(result.scored)}, {steps})"
     if result.evaluation is not None:
-        how = f"mean return of {_episodes(result.eval_episodes)} without exploration"
-        evaluation = [f"eval:     {number(result.evaluation)} ({how})"]
+        count = result.eval_episodes
+        how = "return of one episode" if count == 1 else f"mean return of {_episodes(count)}"
+        evaluation = [f"eval:     {number(result.evaluation)} ({how} without exploration)"]
     lines = ["", f"finished: {result.reason}", f"score:    {score}", *evaluation]
     if result.folder.is_dir():
         from starling.experiment.run_folder.folder import RunFolder
