@@ -145,4 +145,5 @@ CARTPOLE = {
 
 if __name__ == "__main__":
     result = starling.train(CARTPOLE, sys.argv[1:], display=starling.PrintDisplay())
-    print(f"{result.reason}; mean return of the last {result.scored} episodes: {result.score}")
+    score = "none yet" if result.score is None else f"{result.score:.1f}"
+    print(f"{result.reason}; mean return of the last {result.scored} episodes: {score}")

@@ -100,7 +100,7 @@ def test_script_learns_cartpole_under_every_runtime(script, runtime, tmp_path):
     env = {**os.environ, "PYTHONPATH": SOURCES}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "reached stop.return=60; mean return of the last 100 episodes: " in done.stdout
+    assert re.search(r"reached stop.return=60; mean return of the last 100 episodes: \d+\.\d\n", done.stdout)
     rows = read_rows(RunFolder(tmp_path / "runs" / "own").metrics_file)
     assert rows[-1]["return"] >= 60
     assert rows[-1]["env_steps"] < SCRIPTS[script]
