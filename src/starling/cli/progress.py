@@ -1,7 +1,8 @@
-"""Progress display of a run: a bar on a terminal; elsewhere one line per row, and at least every half minute."""
+"""Progress display of a run: a bar on a terminal; elsewhere at most one row per second, and a line per half minute."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -25,6 +26,8 @@ from starling.experiment.display import Status
 
 GAP = "   "
 NARROWEST = 10
+MOST_OFTEN = 1.0
+"""Seconds between two rows where there is no bar; the rows in between are only in the run's files."""
 SILENCE = 25.0
 """Seconds without output after which a line is printed where there is no bar."""
 
@@ -41,6 +44,9 @@ class Progress:
         self._heartbeat: threading.Thread | None = None
         self._latest: Status | None = None
         self._known: dict[str, Any] = {}  # a row without updates has no losses: keep the last ones
+        self._row_printed = -math.inf
+        self._held: dict[str, Any] | None = None  # the last row, if it came too soon to be printed
+        self._line = ""  # the row printed last
         self._limit = ""  # the bottleneck printed last, without its numbers
         self._over = False
 
@@ -51,7 +57,7 @@ class Progress:
         self._safely(self._redraw)
 
     def row(self, row: dict[str, Any]) -> None:
-        """Print a line, unless there is a bar, which is redrawn by the next tick."""
+        """Print a line if the last one is old enough, unless there is a bar, which is redrawn by the next tick."""
         speed = row["time/steps_per_s"]
         self._latest = Status(
             env_steps=row["env_steps"],
@@ -64,9 +70,9 @@ class Progress:
         )
         self._known |= row
         if self._live is None:
-            self._safely(self._print, progress_line(self._latest, self._known, self._config, self._elapsed))
-            if limit := self._new_limit(row):
-                self.message(f"bottleneck: {limit}")
+            self._held = row
+            if time.monotonic() - self._row_printed >= MOST_OFTEN:
+                self._safely(self._print_held)
 
     def message(self, line: str) -> None:
         """Show a line, above the bar if there is one."""
@@ -77,6 +83,7 @@ class Progress:
         self._closed.set()
         if self._heartbeat is not None:
             self._heartbeat.join()
+        self._safely(self._print_held)
         self._safely(self._redraw)
         if self._live is not None:
             self._safely(self._live.stop)
@@ -92,6 +99,18 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _print_held(self) -> None:
+        """Print the last row, unless it looks like the one before, and the bottleneck if it changed."""
+        row, self._held = self._held, None
+        if row is None or self._latest is None:
+            return
+        line = progress_line(self._latest, self._known, self._config, self._elapsed)
+        if line != self._line:
+            self._print(line)
+            self._row_printed, self._line = self._printed, line
+        if limit := self._new_limit(row):
+            self._print(escaped(f"bottleneck: {limit}"))
 
     def _redraw(self) -> None:
         if self._live is None or self._latest is None:
