@@ -43,6 +43,7 @@ def in_process(monkeypatch, capfd):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["starling", *map(str, arguments)])
+        capfd.readouterr()  # what the test printed before, when it trained for instance
         with pytest.raises(SystemExit) as ended:
             main.main()
         printed = capfd.readouterr()
