@@ -40,7 +40,7 @@ from support.agents import AGENTS, SMALL, VARIANTS  # type: ignore[import-not-fo
 LIMIT = 300.0
 """Seconds for one check."""
 ANSWER = '["'
-"""How a line with something found begins."""
+"""Prefix of the lines in which a check reports a result."""
 INLINE = ["runtime=inline", "compile=false", "precision=float32"]
 MODES = {
     "float32": [],
@@ -57,7 +57,7 @@ TIMED = {
 }
 Values = dict[str, Any]
 Found = Iterator[tuple[str, Any]]
-"""What a check found, piece by piece, so that what came before a failure is in the report."""
+"""Results of a check as (name, value), yielded one at a time, so that those before a failure are reported too."""
 
 
 def agents(device: str) -> Found:
@@ -197,7 +197,7 @@ CHECKS: dict[str, Callable[[str], Found]] = {
 
 
 def run_check(name: str, device: str) -> Values:
-    """Run one check in a process of its own; returns what it found, and why it found no more if it failed."""
+    """Run one check in its own process; returns its results, and the reason if it failed."""
     command = [sys.executable, __file__, "--child", name, "--device", device]
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as printed:

@@ -62,7 +62,7 @@ class Gpu:
 
 
 def counts_of(preset: str, overrides: list[str], device: MockDevice) -> dict[str, Counts]:
-    """What one act and one update of an agent do."""
+    """Count the operations of one act and of one update."""
     fixed = ["runtime=inline", f"device={NAME}", "compile=false", "precision=float32"]
     work = Work(RunPlan.from_config(load(preset, [*overrides, *fixed])))
     found = {}

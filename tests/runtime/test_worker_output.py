@@ -1,4 +1,4 @@
-"""What workers print arrives line by line, and the stacks of one that hangs, before it is killed."""
+"""Lines that workers print arrive one by one; stacks of a hung worker arrive before it is killed."""
 
 import selectors
 import time

@@ -102,7 +102,7 @@ Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 
 class ProgressLike(Protocol):
-    """What `Linear` needs of `starling.Progress`, which is a part of torch's side."""
+    """The fields of `starling.Progress` that `Linear` reads; this module must not import torch, and that class does."""
 
     @property
     def env_steps(self) -> int: ...

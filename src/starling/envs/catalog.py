@@ -44,7 +44,7 @@ MINIGRID = ("MiniGrid-", "BabyAI-")
 
 @dataclass(frozen=True)
 class Package:
-    """What the ids with a prefix need.
+    """The packages that ids with a given prefix need.
 
     Attributes:
         family: Heading under which `starling envs` lists the ids.
@@ -80,7 +80,7 @@ _WITHOUT_WHEEL = {
     " (pip install 'starling-rl[envpool]')",
     "dmlab": "DeepMind Lab has no wheel: build it from its sources, and write a factory, env.id=package.module:factory",
 }
-"""What to do instead, by the lower-case prefix of an id."""
+"""Advice for ids that cannot be had, by their lower-case prefix."""
 _GYMNASIUM = {
     "gymnasium.envs.mujoco.": ("mujoco", "starling-rl[mujoco]"),
     "gymnasium.envs.box2d.": ("Box2D", "starling-rl[box2d]"),
@@ -161,7 +161,7 @@ def missing() -> dict[str, list[str]]:
 
 
 def without_wheel(part: str) -> list[str]:
-    """What to do about envs that no package here can make, of those whose prefix contains `part` or begins it."""
+    """Return the advice of all prefixes that contain `part` or are a prefix of it."""
     part = part.lower().replace("_", "").replace("deepmindlab", "dmlab")
     return [text for prefix, text in _WITHOUT_WHEEL.items() if part in prefix or part.startswith(prefix)]
 

@@ -1,4 +1,4 @@
-"""What is wrong with a run, live or dead, from the files in its folder: findings with a cause and what to change."""
+"""Diagnose a run, live or dead, from the files in its folder: findings, each with a cause and what to change."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _crashed(worker: WorkerStatus) -> Finding:
 
 
 def _waiting(row: Mapping[str, Any]) -> Iterator[Finding]:
-    """What limits the speed, and what the run itself warns of, from its last row of metrics."""
+    """Findings on the bottleneck and on warnings, from the last row of metrics."""
     if line := row.get(BOTTLENECK):
         yield Finding("waiting", f"what limits the speed: {line}")
     for warning in str(row.get(WARNINGS) or "").split(" | "):

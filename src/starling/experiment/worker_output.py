@@ -1,4 +1,4 @@
-"""What the workers of a run print: written to their logs, and as far as it is not too much, shown."""
+"""Write the output of workers to their logs, and show a limited number of lines in the terminal."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _kept(run_plan: RunPlan) -> int:
 
 
 def _times(run_plan: RunPlan, every: Quantity, unknown: int) -> int:
-    """How often `every` passes until the run ends, rounded up; `unknown` if that cannot be said beforehand."""
+    """How many times `every` passes before the run ends, rounded up; `unknown` if that is not known beforehand."""
     steps, length = run_plan.expected_env_steps, run_plan.config.stop.length
     if length is not None and length.unit == every.unit:
         return math.ceil(length.amount / every.amount)

@@ -1,4 +1,4 @@
-"""What worker processes print, and the Python stacks of those that hang: read line by line from a pipe of each."""
+"""Read the output of worker processes, and the Python stacks of hung ones, line by line from one pipe per worker."""
 
 from __future__ import annotations
 

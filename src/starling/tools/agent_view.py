@@ -1,4 +1,4 @@
-"""What an agent sees of a game: the images in its observation, beside the env's own image."""
+"""Show the images in an agent's observation beside the image that the env renders."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _Mark = tuple[object, ...]
 
 @dataclass(frozen=True)
 class View:
-    """What is known now.
+    """The watched runs at one moment.
 
     Attributes:
         runs: runs that have been read, in the order in which they were named.

@@ -36,7 +36,7 @@ _MOST_ARMS = 64
 
 @dataclass(frozen=True)
 class Live:
-    """What a page that keeps itself up to date has more than a report.
+    """The additions of a page that keeps itself up to date.
 
     Attributes:
         now: its first section.
